@@ -27,13 +27,15 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
             Arc::clone(&cluster.channels),
             SessionOptions { nodes: cluster.addresses(), limit: ANSWER_LIMIT },
         );
-        let leader = cluster.leader_of(KEY).await?;
         let until = Instant::now() + Duration::from_millis(200 + prng.below(800));
-        let mut last = Instant::now();
         while Instant::now() < until {
-            if session.put(KEY, Bytes::from_static(b"before")).await.is_done() {
-                last = Instant::now();
-            }
+            session.put(KEY, Bytes::from_static(b"before")).await;
+        }
+        // The placement group may have moved it meanwhile.
+        let leader = cluster.leader_of(KEY).await?;
+        let mut last = Instant::now();
+        if session.put(KEY, Bytes::from_static(b"before")).await.is_done() {
+            last = Instant::now();
         }
         cluster.nodes[leader].kill()?;
         while !session.put(KEY, Bytes::from_static(b"after")).await.is_done() {

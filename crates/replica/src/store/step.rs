@@ -15,7 +15,6 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Sets the time of the next inputs; without it they have that of the last poll. A store without
     /// work is polled once in a tick, and would withhold its vote up to a tick longer than its vote hold.
     pub fn begin_turn(&mut self, now: Now) {
-        // bug replica.inputs_in_the_past: skip
         self.ctx.now = now;
     }
 
