@@ -11,6 +11,8 @@ use stele_storage::StorageEngine;
 use stele_types::Error;
 
 const REQUEST_OVERHEAD_BYTES: u64 = 256;
+/// Capacity that an empty list of items keeps.
+const PLACES_KEPT_MAX: usize = 1024;
 
 /// Closure run on the core between two turns.
 pub type CoreCall<E> = Box<dyn FnOnce(&mut RaftStore<E>) + Send>;
@@ -200,8 +202,11 @@ impl<E: StorageEngine, A> Queue<E, A> {
             let mut state = self.state.lock();
             self.is_due.store(state.is_stopped, Relaxed);
             match into.is_empty() {
-                // The two lists keep their memory in turn.
-                true => std::mem::swap(&mut state.items, into),
+                // The two lists keep their memory in turn, less what a burst needed.
+                true => {
+                    std::mem::swap(&mut state.items, into);
+                    state.items.shrink_to(PLACES_KEPT_MAX);
+                }
                 false => into.append(&mut state.items),
             }
             state.is_stopped
@@ -270,6 +275,22 @@ mod tests {
         assert_eq!(queue.request_bytes(), 0);
         assert_eq!(queue.submit(write(1), 4, None), Ok(true));
         assert_eq!(queue.submit(write(1), 5, None), Ok(false));
+    }
+
+    #[test]
+    fn the_memory_of_a_burst_of_items_is_returned() {
+        let queue = Queue::<ModelEngine, u8>::new(u64::MAX);
+        let mut items = Vec::new();
+        for _ in 0..10 * PLACES_KEPT_MAX {
+            queue.push(Item::Call(Box::new(|_| {}))).unwrap();
+        }
+        for _ in 0..3 {
+            items.clear();
+            queue.push(Item::Call(Box::new(|_| {}))).unwrap();
+            queue.take(&mut items);
+        }
+        assert!(items.capacity() <= 2 * PLACES_KEPT_MAX, "{}", items.capacity());
+        assert!(queue.state.lock().items.capacity() <= 2 * PLACES_KEPT_MAX);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use std::ops::Bound::{self, Excluded, Unbounded};
 use stele_storage::StorageEngine;
 use stele_types::{Error, Mark, Record, RegionId, Result};
 
+/// Regions for which an empty list keeps memory.
+const SPARE_REGIONS_MAX: usize = 1024;
+
 /// Regions with pending work.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
@@ -51,6 +54,7 @@ impl Dirty {
 
     fn reuse(&mut self, mut taken: Vec<RegionId>) {
         taken.clear();
+        taken.shrink_to(SPARE_REGIONS_MAX);
         self.spare = taken;
     }
 }
