@@ -9,6 +9,7 @@
 
 use super::closed::CloseReason;
 use bytes::{Buf, Bytes, BytesMut};
+use std::collections::VecDeque;
 use stele_types::checksum::crc32c;
 
 /// Bytes before a frame's body.
@@ -18,8 +19,13 @@ pub const HEADER_BYTES: usize = 12;
 const RESERVE_BYTES_MAX: usize = 2 << 20;
 /// Bytes reserved for reading when little room is left.
 const BLOCK_BYTES: usize = 64 << 10;
-/// With less room than this, a new block is reserved.
+/// With less room than this, another block is taken.
 const ROOM_BYTES_MIN: usize = 4 << 10;
+/// Bytes of the full blocks of a connection that are kept to be filled again: about as many as the
+/// newest entries of a store, which stay in memory.
+const KEPT_BYTES_MAX: usize = 32 << 20;
+/// Kept blocks that are tried before a new one is allocated, the oldest first.
+const TRIED_BLOCKS_MAX: usize = 4;
 
 /// Content of a frame. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,9 +109,65 @@ struct Expected {
     crc: u32,
 }
 
+/// Full blocks of a connection. A block is filled again once none of its frames is in use: new memory
+/// costs a page fault for every 4 KiB, and a lock of the allocator.
+#[derive(Default)]
+struct Blocks {
+    /// Each with its size, the oldest first. What is in use of it is not of this list.
+    full: VecDeque<(usize, BytesMut)>,
+    bytes: usize,
+    /// Blocks taken since the last [`Blocks::release`].
+    taken: usize,
+}
+
+impl Blocks {
+    /// Returns an empty block of at least `bytes`.
+    fn take(&mut self, bytes: usize) -> BytesMut {
+        self.taken += 1;
+        let mut tried = self.full.iter_mut().take(TRIED_BLOCKS_MAX);
+        if let Some(at) = tried.position(|(_, block)| block.try_reclaim(bytes))
+            && let Some((size, block)) = self.full.remove(at)
+        {
+            self.bytes -= size;
+            return block;
+        }
+        BytesMut::with_capacity(bytes.next_power_of_two())
+    }
+
+    /// Keeps a block of `size` bytes.
+    fn keep(&mut self, size: usize, mut block: BytesMut) {
+        if !(BLOCK_BYTES..=RESERVE_BYTES_MAX).contains(&size) {
+            return;
+        }
+        block.clear();
+        self.full.push_back((size, block));
+        self.bytes += size;
+        while self.bytes > KEPT_BYTES_MAX {
+            self.drop_oldest();
+        }
+    }
+
+    /// Drops the blocks in excess of those taken since the last call.
+    fn release(&mut self) {
+        while self.full.len() > self.taken {
+            self.drop_oldest();
+        }
+        self.taken = 0;
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some((size, _)) = self.full.pop_front() {
+            self.bytes -= size;
+        }
+    }
+}
+
 /// Decoder of frames from a stream of bytes; takes memory only as bytes arrive.
 pub struct Frames {
     buffer: BytesMut,
+    /// Size of the block of which the buffer is the end.
+    block_bytes: usize,
+    blocks: Blocks,
     expected: Option<Expected>,
     bytes_max: usize,
 }
@@ -113,7 +175,8 @@ pub struct Frames {
 impl Frames {
     /// Creates a decoder of frames with at most `bytes_max` bytes of body.
     pub fn new(bytes_max: usize) -> Self {
-        Self { buffer: BytesMut::new(), expected: None, bytes_max }
+        let (buffer, blocks) = (BytesMut::new(), Blocks::default());
+        Self { buffer, block_bytes: 0, blocks, expected: None, bytes_max }
     }
 
     /// Changes the bound from now on.
@@ -127,9 +190,28 @@ impl Frames {
         let spare = self.buffer.capacity() - self.buffer.len();
         if spare < missing.clamp(ROOM_BYTES_MIN, RESERVE_BYTES_MAX) {
             let reserve_max = RESERVE_BYTES_MAX.max(self.buffer.len());
-            self.buffer.reserve(missing.min(reserve_max).max(BLOCK_BYTES));
+            self.enter_block(missing.min(reserve_max).max(BLOCK_BYTES));
         }
         &mut self.buffer
+    }
+
+    /// Makes room for `more` bytes after those of the incomplete frame.
+    fn enter_block(&mut self, more: usize) {
+        if self.buffer.try_reclaim(more) {
+            return;
+        }
+        let mut next = self.blocks.take(self.buffer.len() + more);
+        let next_bytes = next.capacity();
+        next.extend_from_slice(&self.buffer);
+        let full = std::mem::replace(&mut self.buffer, next);
+        self.blocks.keep(self.block_bytes, full);
+        self.block_bytes = next_bytes;
+    }
+
+    /// Drops the blocks that were not needed since the last call. A connection calls it at intervals.
+    pub(super) fn release_blocks(&mut self) {
+        // bug server.receive_blocks_kept: skip
+        self.blocks.release();
     }
 
     /// Returns the bytes of the incomplete body after a received header; 0 for none.
@@ -137,9 +219,9 @@ impl Frames {
         self.expected.map_or(0, |expected| expected.bytes)
     }
 
-    /// Returns the buffered bytes, for bounds in tests.
+    /// Returns the bytes of the buffer and of the kept blocks, for bounds in tests.
     pub fn held_bytes(&self) -> usize {
-        self.buffer.capacity()
+        self.buffer.capacity() + self.blocks.bytes
     }
 
     /// Returns the next complete frame, or `None` until more bytes arrive. After an error the
@@ -254,6 +336,49 @@ mod tests {
         let starts: Vec<usize> = kept.iter().map(|body| body.as_ptr() as usize).collect();
         let jumps = starts.windows(2).filter(|pair| pair[1] != pair[0] + wire.len()).count();
         assert!(jumps <= 2, "{} blocks for 100 kB", jumps + 1);
+    }
+
+    /// Receives `count` frames of `bytes` and returns their bodies.
+    fn receive(frames: &mut Frames, count: u8, bytes: usize) -> Vec<Bytes> {
+        let receive = |n: u8| {
+            let wire = whole(FrameKind::Message, &vec![n; bytes]);
+            for part in wire.chunks(ROOM_BYTES_MIN) {
+                frames.room().extend_from_slice(part);
+            }
+            frames.take().unwrap().unwrap().body
+        };
+        (0..count).map(receive).collect()
+    }
+
+    #[test]
+    fn a_block_is_filled_again_once_its_frames_are_gone_and_never_before() {
+        let mut frames = Frames::new(1 << 20);
+        let first = receive(&mut frames, 40, 30_000);
+        let places: Vec<_> = first.iter().map(|body| body.as_ptr()).collect();
+        assert!(frames.held_bytes() > 39 * 30_000);
+        let second = receive(&mut frames, 40, 30_000);
+        let is_whole = |bodies: &[Bytes]| {
+            bodies.iter().enumerate().all(|(n, body)| body[..] == vec![n as u8; 30_000])
+        };
+        assert!(is_whole(&first) && is_whole(&second));
+        drop(first);
+        let third = receive(&mut frames, 40, 30_000);
+        assert!(is_whole(&second) && is_whole(&third));
+        let reused = third.iter().filter(|body| places.contains(&body.as_ptr())).count();
+        assert!(reused > 30, "{reused} of 40");
+    }
+
+    #[test]
+    fn the_blocks_of_a_burst_are_bounded_and_are_released_once_it_is_over() {
+        let mut frames = Frames::new(1 << 20);
+        let kept: Vec<Bytes> = (0..20).flat_map(|_| receive(&mut frames, 20, 100_000)).collect();
+        assert!(frames.held_bytes() <= KEPT_BYTES_MAX + 2 * BLOCK_BYTES);
+        assert!(frames.held_bytes() > KEPT_BYTES_MAX / 2);
+        drop(kept);
+        frames.release_blocks();
+        assert!(frames.held_bytes() > KEPT_BYTES_MAX / 2, "they were needed since the last call");
+        frames.release_blocks();
+        assert!(frames.held_bytes() <= 4 * BLOCK_BYTES, "{}", frames.held_bytes());
     }
 
     #[test]

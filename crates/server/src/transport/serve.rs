@@ -228,6 +228,7 @@ async fn messages(
                     return Err(CloseReason::Silent);
                 }
                 let _ = heard.check(shared, |_| true)?;
+                frames.release_blocks();
                 write_alive(shared, &writer)?;
             }
             // The sender is a part of `shared`.
