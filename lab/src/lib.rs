@@ -7,6 +7,7 @@ pub mod designs;
 mod devices;
 mod embedded;
 mod figures;
+mod guard;
 mod machine;
 mod measured;
 mod peers;
@@ -27,6 +28,8 @@ const USAGE: &str = "usage: cargo lab <command>
   devices                   stores on many devices, real or emulated, in one process; see --help
   calibrate                 fit the curve by which a new store estimates the speed of its device; see --help
   transport                 the framed transport of replication beside a gRPC stream
+  batches NAME [--count N]  rounds through one part of the product, of which `cargo xtask guard` counts the
+                            instructions
   cost [--note] [--dev] [--seconds N] [--bless]
                             processor time of a put on each replica, by stage; --note records the line
                             and writes docs/cost-per-put.md, --bless only writes the page
@@ -49,6 +52,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         "wire" => wire::run(rest),
         "devices" => devices::run(rest),
         "calibrate" => Ok(calibrate::run(rest)?),
+        "batches" => guard::run(rest),
         "transport" => {
             transport::run();
             Ok(())

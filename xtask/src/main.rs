@@ -10,6 +10,7 @@ mod dist;
 mod docs;
 mod edges;
 mod fuzz;
+mod guard;
 mod histories;
 mod house;
 mod invariants;
@@ -49,6 +50,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   sim-mutants [--only NAME] [--note]
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
+  guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
+                            page faults, and compare with xtask/guard.toml; --bless writes the counts
   house [--static] [--list]
                             print the measures of the house: files, names, and what a put and a get enter on
                             their leader, measured on an instrumented cluster; --static leaves the cluster
@@ -110,6 +113,11 @@ fn run(arguments: &[String]) -> Result<()> {
             let options = soak_options(&mut flags)?;
             flags.end()?;
             soak::run(&workspace, &options)
+        }
+        "guard" => {
+            let bless = flags.switch("--bless");
+            flags.end()?;
+            guard::run(&workspace, bless)
         }
         "sim-mutants" => sim_mutants(&workspace, flags),
         "house" => {

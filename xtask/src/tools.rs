@@ -34,6 +34,8 @@ pub(crate) const FOR_SPEC: &[Tool] = &[
 ];
 /// Tools that split a binary from its symbols.
 pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
+/// Tools that count instructions.
+pub(crate) const FOR_GUARD: &[Tool] = &[tool("valgrind", "--version", "apt-get install valgrind")];
 /// Tools that name measured functions.
 pub(crate) const FOR_HOUSE: &[Tool] = &[tool("addr2line", "--version", "apt-get install binutils")];
 /// Tools of scenarios on real clusters.

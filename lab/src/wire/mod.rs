@@ -2,6 +2,7 @@
 
 mod causes;
 mod etcd;
+mod kernel_counts;
 mod servers;
 mod stages;
 

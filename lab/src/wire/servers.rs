@@ -3,6 +3,7 @@
 
 use super::Client;
 use super::causes::{self, Causes};
+use super::kernel_counts::KernelCounts;
 use super::stages::Sample;
 use serde_json::{Value, json};
 use stele_load::process_io::{ProcessIo, seconds};
@@ -17,7 +18,7 @@ pub(super) struct Servers {
 }
 
 pub(super) struct Used {
-    each: Vec<(Sample, ProcessIo)>,
+    each: Vec<(Sample, ProcessIo, KernelCounts)>,
     is_stele: bool,
     /// Bytes written by each node; `None` if one does not report them.
     written: Option<Vec<Causes>>,
@@ -47,7 +48,8 @@ impl Servers {
     }
 
     pub(super) async fn used(&self, url: &str) -> Result<Used> {
-        let one = |pid: &u32| Ok((Sample::take(*pid)?, ProcessIo::of(*pid)?));
+        let one =
+            |pid: &u32| Ok((Sample::take(*pid)?, ProcessIo::of(*pid)?, KernelCounts::of(*pid)?));
         let each = self.pids.iter().map(one).collect::<Result<_>>()?;
         let written = if self.has_status_page() { causes::written(url).await } else { None };
         Ok(Used { each, is_stele: self.is_stele, written })
@@ -86,14 +88,17 @@ impl Used {
         let operations = run.operations;
         let per = |value: f64, base: u64| if base == 0 { 0.0 } else { value / base as f64 };
         let (mut processor, mut device) = (Vec::new(), Vec::new());
-        let (mut stages, mut ended) = (Vec::new(), Vec::new());
-        for ((now, io), (then, io_then)) in self.each.iter().zip(&before.each) {
+        let (mut stages, mut ended, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        for ((now, io, counted), (then, io_then, counted_then)) in
+            self.each.iter().zip(&before.each)
+        {
             processor.push(seconds(now.process.since(then.process).all()));
             let bytes = io.write_bytes - io_then.write_bytes;
             device.push(per(bytes as f64, run.payload_bytes));
             let shares = now.since(then, self.is_stele);
             stages.push(shares.to_json(operations));
             ended.push(shares.threads_ended);
+            counts.push(counted.per_operation(counted_then, operations));
         }
         let by = if self.is_stele { "stage" } else { "thread" };
         json!({
@@ -103,6 +108,7 @@ impl Used {
                 .map(|seconds| per(seconds * 1e6, operations)).collect::<Vec<_>>(),
             format!("processor_us_per_operation_by_{by}"): stages,
             "threads_ended": ended,
+            "kernel_counts_per_operation": counts,
             "regions_led": regions_led,
             "device_bytes_per_payload_byte": device,
             "written_bytes_per_payload_byte_by_cause":

@@ -24,8 +24,9 @@ enum Part {
     Payload(Bytes),
 }
 
+/// Frames of one write to a connection.
 #[derive(Default)]
-pub(super) struct FrameBatch {
+pub struct FrameBatch {
     buffer: Vec<u8>,
     parts: Vec<Part>,
     payloads: Vec<Bytes>,
@@ -35,7 +36,7 @@ pub(super) struct FrameBatch {
 
 impl FrameBatch {
     /// Removes all frames, keeps some of the memory.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.buffer.clear();
         self.buffer.shrink_to(BUFFER_KEPT_BYTES_MAX);
         self.parts.clear();
@@ -46,12 +47,13 @@ impl FrameBatch {
         self.frames
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    /// Returns the bytes of all frames.
+    pub fn bytes(&self) -> usize {
         self.bytes
     }
 
     /// Adds a message; false if it is larger than a frame of the lane.
-    pub(super) fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
+    pub fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
         let start = self.buffer.len();
         self.buffer.resize(start + HEADER_BYTES, 0);
         self.payloads.clear();
@@ -111,7 +113,8 @@ impl FrameBatch {
         self.frames += 1;
     }
 
-    fn part(&self, number: usize) -> Option<&[u8]> {
+    /// Returns a part of the bytes to write, counted from 0; `None` after the last one.
+    pub fn part(&self, number: usize) -> Option<&[u8]> {
         Some(match self.parts.get(number)? {
             Part::Buffered(range) => &self.buffer[range.clone()],
             Part::Payload(bytes) => bytes,

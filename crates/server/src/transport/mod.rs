@@ -26,6 +26,7 @@ pub mod snapshot_stream;
 pub(crate) mod tests;
 
 pub use crate::stores::Boots;
+pub use batch::FrameBatch;
 pub use closed::{CloseReason, RejectReason};
 pub use hello::{MAGIC, RefusedStore};
 pub use queue::message_bytes;

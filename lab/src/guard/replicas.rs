@@ -1,0 +1,299 @@
+//! Puts through the loops of three stores with their engines: queue, consensus, log and apply.
+//! Messages are encoded and decoded as between nodes, and an append ends before its store's next turn.
+
+use super::{Batch, Source, open_store, user_key};
+use anyhow::{Result, bail, ensure};
+use bytes::Bytes;
+use std::sync::Arc;
+use stele_engine::Store;
+use stele_replica::{
+    Admin, AdminCall, Append, CarryOut, Done, Event, Header, Input, Item, Lookup, Now, Options,
+    PeerMessage, Queue, RaftStore, Reply, Request, SendSnapshot, StoreLoop, Write, wire,
+};
+use stele_server::transport::message_bytes;
+use stele_simulated_disk::SimVfs;
+use stele_storage::LogStore;
+use stele_types::{
+    ClusterId, KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, StoreIdent,
+};
+
+const STORES: u64 = 3;
+const CLUSTER: ClusterId = ClusterId(7);
+/// Region 1 belongs to placement.
+const FIRST_REGION: u64 = 2;
+/// Records of a region: later puts replace earlier ones.
+const RECORDS: u64 = 1000;
+/// Virtual time of a round. A tick is due after 50 of them.
+const ROUND_NANOS: u64 = 1_000_000;
+const QUEUE_BYTES_MAX: u64 = 256 << 20;
+/// Turns of all stores in which a round must end.
+const TURNS_MAX: usize = 1000;
+const ELECTION_TICKS_MAX: u64 = 100;
+
+/// `per_region` puts a round in each of `regions` regions, led by one store.
+pub(super) struct ReplicatedPuts {
+    group: Group,
+    source: Source,
+    regions: u64,
+    per_region: u64,
+    waiting: Vec<Write>,
+    submitted: u64,
+}
+
+impl ReplicatedPuts {
+    pub(super) fn new(regions: u64, per_region: u64) -> Result<Self> {
+        let mut group =
+            Group::new(&(0..regions).map(|at| region(at, regions)).collect::<Vec<_>>())?;
+        group.elect(&(0..regions).map(id_of).collect::<Vec<_>>())?;
+        let source = Source::new();
+        Ok(Self { group, source, regions, per_region, waiting: Vec::new(), submitted: 0 })
+    }
+}
+
+impl Batch for ReplicatedPuts {
+    fn prepare(&mut self) -> Result<()> {
+        self.group.forget_events();
+        for at in 0..self.regions {
+            let header = Header { region: id_of(at), version: Some(1), ..Header::default() };
+            for _ in 0..self.per_region {
+                let command = self.source.put(at, RECORDS)?;
+                self.waiting.push(Write { header, command, only_deletes: false });
+            }
+        }
+        Ok(())
+    }
+
+    fn run(&mut self) -> Result<u64> {
+        let puts = self.waiting.len() as u64;
+        for write in self.waiting.drain(..) {
+            self.group.submit(write.into())?;
+        }
+        self.submitted += puts;
+        self.group.now_nanos += ROUND_NANOS;
+        self.group.settle()?;
+        Ok(puts)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        ensure!(
+            self.group.written == self.submitted,
+            "{} of {} puts were written",
+            self.group.written,
+            self.submitted
+        );
+        // A heartbeat brings the last commit to the followers.
+        self.group.ticks(4)?;
+        self.group.check_applied((0..self.regions).map(id_of))
+    }
+}
+
+fn id_of(at: u64) -> RegionId {
+    RegionId(FIRST_REGION + at)
+}
+
+fn region(at: u64, regions: u64) -> Region {
+    let start = if at == 0 { Bytes::new() } else { user_key(at, 0).into() };
+    let end = if at + 1 == regions { Bytes::new() } else { user_key(at + 1, 0).into() };
+    let id = id_of(at);
+    let voter = |store| Peer {
+        id: PeerId(id.0 * 10 + store),
+        store: StoreId(store),
+        role: PeerRole::Voter,
+    };
+    Region {
+        id,
+        range: KeyRange::new(start, end),
+        epoch: RegionEpoch { conf_version: 1, version: 1 },
+        peers: (1..=STORES).map(voter).collect(),
+        ..Region::default()
+    }
+}
+
+struct Member {
+    disk: SimVfs,
+    engine: Arc<Store>,
+    store_loop: StoreLoop<Store, ()>,
+    queue: Queue<Store, ()>,
+    items: Vec<Item<Store, ()>>,
+}
+
+struct Group {
+    /// Store 1, which leads, and the followers.
+    members: Vec<Member>,
+    now_nanos: u64,
+    written: u64,
+}
+
+impl Group {
+    fn new(regions: &[Region]) -> Result<Self> {
+        let now_nanos = 1_000_000_000;
+        let open = |store| {
+            let id = StoreId(store);
+            let (disk, engine) = open_store(id)?;
+            RaftStore::bootstrap(&engine, &StoreIdent { cluster: CLUSTER, store: id }, regions)?;
+            let engine = Arc::new(engine);
+            let options = Options::new(id, CLUSTER, 1, store);
+            let core = RaftStore::open(engine.clone(), options, now(now_nanos))?;
+            let (store_loop, queue) = (StoreLoop::new(core), Queue::new(QUEUE_BYTES_MAX));
+            Ok(Member { disk, engine, store_loop, queue, items: Vec::new() })
+        };
+        let members = (1..=STORES).map(open).collect::<Result<Vec<_>>>()?;
+        Ok(Self { members, now_nanos, written: 0 })
+    }
+
+    /// Lets store 1 lead the regions: it campaigns until the others no longer withhold their votes.
+    fn elect(&mut self, regions: &[RegionId]) -> Result<()> {
+        for _ in 0..ELECTION_TICKS_MAX {
+            let waiting = self.without_leader(regions);
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            for region in waiting {
+                let header = Header { region, ..Header::default() };
+                self.submit(AdminCall { header, call: Admin::Campaign }.into())?;
+            }
+            self.ticks(1)?;
+        }
+        bail!("store 1 does not lead {:?}", self.without_leader(regions))
+    }
+
+    /// Returns the regions that store 1 does not lead.
+    fn without_leader(&self, regions: &[RegionId]) -> Vec<RegionId> {
+        let leads = |region: &RegionId| {
+            let gate = self.members.first().map(|first| first.store_loop.readers());
+            let reader = gate.and_then(|gate| gate.get(*region));
+            reader.is_some_and(|reader| reader.leading_term().is_some())
+        };
+        regions.iter().copied().filter(|region| !leads(region)).collect()
+    }
+
+    fn submit(&self, request: Request) -> Result<()> {
+        let Some(leader) = self.members.first() else { bail!("a group without stores") };
+        ensure!(leader.queue.submit(request, (), None).is_ok(), "the queue refused a request");
+        Ok(())
+    }
+
+    fn ticks(&mut self, count: u64) -> Result<()> {
+        for _ in 0..count {
+            self.now_nanos += Options::new(StoreId(1), CLUSTER, 1, 1).tick_nanos;
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Runs turns until no store has an item.
+    fn settle(&mut self) -> Result<()> {
+        for _ in 0..TURNS_MAX {
+            let mut is_idle = true;
+            for at in 0..self.members.len() {
+                is_idle &= !self.turn(at)?;
+            }
+            if is_idle {
+                return Ok(());
+            }
+        }
+        bail!("the stores stay busy")
+    }
+
+    /// Runs a turn of a store that has items or is due. Returns whether it had.
+    fn turn(&mut self, at: usize) -> Result<bool> {
+        let time = now(self.now_nanos);
+        let Some(member) = self.members.get_mut(at) else { return Ok(false) };
+        member.queue.take(&mut member.items);
+        let is_due =
+            member.store_loop.next_turn_nanos().is_some_and(|due| due <= time.monotonic_nanos);
+        if member.items.is_empty() && !is_due {
+            return Ok(false);
+        }
+        let turn = match member.store_loop.turn(&mut member.items, time) {
+            Ok(turn) => turn,
+            Err(ended) => return Err(ended.error.into()),
+        };
+        let mut owner = Owner::default();
+        turn.carry_out(&mut owner);
+        let Owner { messages, append, written, unexpected } = owner;
+        if let Some(unexpected) = unexpected {
+            bail!("a store {unexpected}");
+        }
+        if let Some(Append { ticket, batch }) = append {
+            let result = member.engine.append(&batch);
+            member.queue.push(Item::Input(Input::Appended { ticket, result }));
+        }
+        self.written += written;
+        messages.iter().try_for_each(|message| self.pass(message))?;
+        Ok(true)
+    }
+
+    /// Passes a message to its store as it travels between nodes.
+    fn pass(&self, message: &PeerMessage) -> Result<()> {
+        let (mut frame, mut payloads) = (Vec::new(), Vec::new());
+        wire::encode(message, &mut frame, &mut payloads);
+        payloads.iter().for_each(|payload| frame.extend_from_slice(payload));
+        let message = wire::decode(frame.into())?;
+        let to = self.members.iter().find(|member| member.engine.id() == message.to_store);
+        let Some(to) = to else { bail!("a message to an absent store") };
+        let bytes = message_bytes(&message);
+        ensure!(to.queue.push_message(message, bytes).is_some(), "a message was dropped");
+        Ok(())
+    }
+
+    fn forget_events(&self) {
+        self.members.iter().for_each(|member| member.disk.clear_events());
+    }
+
+    /// Fails unless all stores have applied the same entries of each region.
+    fn check_applied(&self, mut regions: impl Iterator<Item = RegionId>) -> Result<()> {
+        regions.try_for_each(|region| {
+            let progress = self.members.iter().map(|member| member.engine.progress(region));
+            let progress: Vec<_> = progress.map(|it| it.unwrap_or_default()).collect();
+            let Some(first) = progress.first() else { bail!("a group without stores") };
+            let is_same = |it: &stele_storage::Progress| {
+                it.applied == first.persisted.0 && it.persisted == first.persisted
+            };
+            ensure!(progress.iter().all(is_same), "region {region} is not applied: {progress:?}");
+            Ok(())
+        })
+    }
+}
+
+fn now(nanos: u64) -> Now {
+    Now { monotonic_nanos: nanos, unix_seconds: 1_000_000 }
+}
+
+#[derive(Default)]
+struct Owner {
+    messages: Vec<PeerMessage>,
+    append: Option<Append>,
+    written: u64,
+    unexpected: Option<&'static str>,
+}
+
+impl CarryOut<Store, ()> for Owner {
+    fn send(&mut self, messages: Vec<PeerMessage>) {
+        self.messages = messages;
+    }
+
+    fn append(&mut self, append: Append) {
+        self.append = Some(append);
+    }
+
+    fn reply(&mut self, replies: Vec<((), Reply)>) {
+        let is_written =
+            |(_, reply): &&((), Reply)| matches!(reply, Reply::Done(Done::Written { .. }));
+        self.written += replies.iter().filter(is_written).count() as u64;
+    }
+
+    fn send_snapshot(&mut self, _: SendSnapshot<Store>) {
+        self.unexpected = Some("sends a snapshot");
+    }
+
+    fn look_up(&mut self, _: Lookup) {
+        self.unexpected = Some("looks a key up");
+    }
+
+    fn handle(&mut self, _: Vec<Event>) {}
+
+    fn want_checkpoint(&mut self) {
+        self.unexpected = Some("wants a checkpoint");
+    }
+}
