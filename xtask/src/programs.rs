@@ -31,6 +31,14 @@ pub fn build(workspace: &Workspace, program: Program, release: bool) -> Result<P
     build_with(workspace, program, release, &[])
 }
 
+/// Builds a development program without incremental compilation, which splits crates into other parts: its
+/// instructions then differ by some percent. CI builds all programs like that.
+pub fn build_not_incremental(workspace: &Workspace, program: Program) -> Result<PathBuf> {
+    let mut build = command(workspace, program, false, &[]);
+    run_shown(build.env("CARGO_INCREMENTAL", "0"))?;
+    binary(workspace, program, false)
+}
+
 /// Builds a program with further arguments for cargo, which choose features.
 pub fn build_with(
     workspace: &Workspace,
@@ -38,10 +46,18 @@ pub fn build_with(
     release: bool,
     features: &[&str],
 ) -> Result<PathBuf> {
+    run_shown(&mut command(workspace, program, release, features))?;
+    binary(workspace, program, release)
+}
+
+fn command(workspace: &Workspace, program: Program, release: bool, features: &[&str]) -> Command {
     let mut build = Command::new(cargo());
     build.args(["build", "--quiet", "--bin", program.name]).current_dir(&workspace.root);
     build.args(selection(program, release, features)).args(features);
-    run_shown(&mut build)?;
+    build
+}
+
+fn binary(workspace: &Workspace, program: Program, release: bool) -> Result<PathBuf> {
     let profile = if release { "release" } else { "debug" };
     let binary = workspace.target.join(profile).join(program.name);
     ensure!(binary.is_file(), "{} was not built", binary.display());

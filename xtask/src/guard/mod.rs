@@ -20,8 +20,8 @@ const BLESS: &str = "cargo xtask guard --bless";
 /// them.
 pub(crate) fn run(workspace: &Workspace, bless: bool) -> Result<()> {
     tools::require(tools::FOR_GUARD)?;
-    let lab = programs::build(workspace, LAB, false)?;
-    let stele = programs::build(workspace, STELE, false)?;
+    let lab = programs::build_not_incremental(workspace, LAB)?;
+    let stele = programs::build_not_incremental(workspace, STELE)?;
     let found = Found {
         compiler: compiler()?,
         instructions: instructions::count(&lab)?,
