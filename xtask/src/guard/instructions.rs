@@ -44,8 +44,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Counts every batch. Fails if the dearer puts would pass for the usual ones.
 pub(super) fn count(lab: &Path) -> Result<Vec<Count>> {
     let mut counts = in_parallel(BATCHES.iter().enumerate(), |(at, batch)| {
-        let name = format!("instructions: {}", batch.operation);
-        Ok((at, batch.name, Count { name, count: batch.count(lab)? }))
+        Ok((at, batch.name, Count { name: batch.row(), count: batch.count(lab)? }))
     })?;
     counts.sort_by_key(|(at, ..)| *at);
     let dearer = counts.iter().position(|(_, name, _)| *name == DEARER_PUTS.name);
@@ -67,7 +66,17 @@ fn is_noticed(usual: &[Count], dearer: Count) -> bool {
     failures.iter().any(|failure| failure.contains(ABOVE))
 }
 
+/// Returns the names of all rows.
+#[cfg(test)]
+pub(super) fn rows() -> impl Iterator<Item = String> {
+    BATCHES.iter().filter(|batch| batch.name != DEARER_PUTS.name).map(Batch::row)
+}
+
 impl Batch {
+    fn row(&self) -> String {
+        format!("instructions: {}", self.operation)
+    }
+
     /// Returns the instructions of an operation.
     fn count(&self, lab: &Path) -> Result<f64> {
         let file = tempfile::NamedTempFile::new().context("creating a file for the counts")?;

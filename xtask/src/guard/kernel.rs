@@ -43,7 +43,17 @@ pub(super) fn count(workspace: &Workspace, stele: &Path, lab: &Path) -> Result<V
     })
 }
 
+/// Returns the names of all rows.
+#[cfg(test)]
+pub(super) fn rows() -> impl Iterator<Item = String> {
+    LOADS.iter().flat_map(|load| COUNTS.map(|(_, name)| load.row(name)))
+}
+
 impl Load {
+    fn row(&self, name: &str) -> String {
+        format!("{name}: a put, {} at a time", self.clients)
+    }
+
     fn run(&self, lab: &Path, servers: &Running) -> Result<String> {
         let Self { clients, puts, rounds } = self;
         let mut load = servers.load(lab, &["wire"]);
@@ -70,7 +80,7 @@ impl Load {
             let sums: Option<Vec<f64>> = sums.collect();
             let sums = sums.with_context(|| format!("no {key}: {printed}"))?;
             let count = sums.into_iter().fold(f64::INFINITY, f64::min);
-            Ok(Count { name: format!("{name}: a put, {} at a time", self.clients), count })
+            Ok(Count { name: self.row(name), count })
         };
         COUNTS.into_iter().map(of).collect()
     }

@@ -61,3 +61,24 @@ fn compiler() -> Result<String> {
         _ => bail!("{program} -vV names no version and host"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use table::{Count, HEADER};
+
+    #[test]
+    fn the_file_has_a_row_for_everything_that_is_counted_and_no_other() {
+        let text = include_str!("../../guard.toml");
+        assert!(text.starts_with(HEADER), "`{BLESS}` writes another header");
+        let count = |name| Count { name, count: 0.0 };
+        let found = Found {
+            compiler: Table::parse(text).unwrap().compiler,
+            instructions: instructions::rows().map(count).collect(),
+            kernel: kernel::rows().map(count).collect(),
+        };
+        for failure in Table::parse(text).unwrap().compare(&found).failures {
+            assert!(failure.contains("found 0.00, 100.0 % below"), "{failure}");
+        }
+    }
+}
