@@ -25,8 +25,8 @@ pub use shards::{
 };
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order, Pages, Pair,
-    RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine, read_ident,
+    Cached, CachedGet, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order,
+    Pages, Pair, PairMeta, PendingGet, RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine, read_ident,
     read_regions,
 };
 pub use stele_types::{Error, KeyRange, Result};

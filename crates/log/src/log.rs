@@ -207,6 +207,12 @@ impl Log {
         read.checked(at)
     }
 
+    /// [`Log::read_many`] of values that [`Log::get_cached`] did not find: they are not tried again
+    /// without waiting. One of the reads is measured.
+    pub fn read_many_missed(&self, at: &[Locator]) -> Result<ReadMany> {
+        self.shared.read_many_with(at, ReadMode::MISSED)
+    }
+
     /// [`Log::read_many`] from the device itself, for scrubbing.
     pub fn read_many_direct(&self, at: &[Locator]) -> Result<ReadMany> {
         self.shared.read_many_with(at, ReadMode::FROM_DEVICE)

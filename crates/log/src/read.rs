@@ -6,7 +6,9 @@ use crate::dir::Name;
 use crate::shared::{Counters, Shared};
 use crate::{Log, sorted};
 use bytes::Bytes;
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use stele_types::lock::{Mutex, rank};
 use stele_types::{CommittedEntry, Error, FileId, Locator, LogIndex, Lsn, RegionId, Result};
@@ -49,19 +51,61 @@ impl Shared {
         self.get_with(at, None)
     }
 
+    /// Returns a value that [`Shared::get_in_memory`] did not find, without another attempt.
+    ///
+    /// Invariant: only a read that was tried in memory counts as one of the device.
+    /// Test: `reads_count_if_they_needed_the_device`.
+    pub(crate) fn get_missed(&self, at: &Locator) -> Result<Bytes> {
+        let timer = self.options.timer.as_ref();
+        let tried = self.file_in_memory(at).zip(timer);
+        // bug log.missed_value_is_tried_again: let tried = tried.filter(|_| false);
+        let Some((file, timer)) = tried else { return self.get(at) };
+        self.read_whole(at, |value| timer.read_missed_at(&*file, value, u64::from(at.offset)))
+    }
+
     fn get_with(&self, at: &Locator, timer: Option<&DeviceTimer>) -> Result<Bytes> {
-        let name = self.value_name(at.file)?;
-        let file = self.handle(name)?;
+        let file = self.handle(self.value_name(at.file)?)?;
         check_length(&*file, at)?;
+        self.read_whole(at, |value| match timer {
+            Some(timer) => timer.read_at(&*file, value, u64::from(at.offset)),
+            None => file.read_at(value, u64::from(at.offset)),
+        })
+    }
+
+    /// Returns the value that `read` reads into memory of its length, or if it does not match its
+    /// checksum, the one on the device.
+    fn read_whole(
+        &self,
+        at: &Locator,
+        read: impl FnOnce(&mut [u8]) -> Result<usize>,
+    ) -> Result<Bytes> {
         let mut value = vec![0; at.length as usize];
-        let got = match timer {
-            Some(timer) => timer.read_at(&*file, &mut value, u64::from(at.offset))?,
-            None => file.read_at(&mut value, u64::from(at.offset))?,
-        };
+        let got = read(&mut value)?;
         if got == value.len() && at.check(&value).is_ok() {
             return Ok(value.into());
         }
-        self.get_direct(name, at)
+        self.get_direct(self.value_name(at.file)?, at)
+    }
+
+    /// Returns the file of a value if the value is read without waiting for the device when the page
+    /// cache holds it.
+    fn file_in_memory(&self, at: &Locator) -> Option<Arc<dyn VfsFile>> {
+        let is_short = u64::from(at.length) <= TRUSTED_LENGTH_BYTES;
+        self.open_handle(at.file).filter(|_| is_short)
+    }
+
+    /// Returns a value if its file is open and the page cache holds the value; `None` otherwise, also
+    /// when it does not match its checksum. Uses no memory for a value that it does not find.
+    pub(crate) fn get_in_memory(&self, at: &Locator) -> Result<Option<Bytes>> {
+        let Some(file) = self.file_in_memory(at) else { return Ok(None) };
+        with_memory(at.length as usize, |memory| {
+            if !file.read_cached_at(memory, u64::from(at.offset))? {
+                return Ok(None);
+            }
+            let is_whole = at.check(memory).is_ok();
+            // bug log.cached_unchecked: let is_whole = true;
+            Ok(is_whole.then(|| Bytes::copy_from_slice(memory)))
+        })
     }
 
     /// Checks that the device holds the value. Bypasses the page cache.
@@ -169,20 +213,36 @@ impl Log {
     /// `None` otherwise, also when it does not match its checksum: then the caller must use
     /// [`Log::get`], which may wait.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
-        let Some(file) = self.shared.open_handle(at.file) else {
-            return Ok(None);
-        };
-        if u64::from(at.length) > TRUSTED_LENGTH_BYTES {
-            return Ok(None);
-        }
-        let mut value = vec![0; at.length as usize];
-        if !file.read_cached_at(&mut value, u64::from(at.offset))? {
-            return Ok(None);
-        }
-        let is_whole = at.check(&value).is_ok();
-        // bug log.cached_unchecked: let is_whole = true;
-        Ok(is_whole.then(|| value.into()))
+        self.shared.get_in_memory(at)
     }
+
+    /// [`Log::get`] of a value that [`Log::get_cached`] did not find: it is not tried again without
+    /// waiting.
+    pub fn get_missed(&self, at: &Locator) -> Result<Bytes> {
+        self.shared.get_missed(at)
+    }
+}
+
+/// Longest value that is tried in the memory of its thread.
+const SCRATCH_BYTES_MAX: usize = 64 << 10;
+
+thread_local! {
+    /// Memory of attempts to read a value without waiting: most of those that fail would allocate and
+    /// fill it in vain.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Calls `f` with memory of so many bytes, of any content.
+fn with_memory<T>(bytes: usize, f: impl FnOnce(&mut [u8]) -> T) -> T {
+    if bytes > SCRATCH_BYTES_MAX {
+        return f(&mut vec![0; bytes]);
+    }
+    SCRATCH.with_borrow_mut(|scratch| {
+        if scratch.len() < bytes {
+            scratch.resize(bytes.next_power_of_two(), 0);
+        }
+        f(scratch.get_mut(..bytes).unwrap_or_default())
+    })
 }
 
 /// Bytes that are requested from the device before the first of them is awaited. A longer value is

@@ -50,6 +50,8 @@ pub(crate) struct ReadMode {
     is_mostly_values: bool,
     /// Whether reads may wait for the device, and open files.
     may_wait: bool,
+    /// Whether the values were not in the page cache just now: the first read is measured.
+    is_missed: bool,
 }
 
 impl ReadMode {
@@ -60,7 +62,10 @@ impl ReadMode {
         gap_bytes_max: GAP_BYTES_MAX,
         is_mostly_values: false,
         may_wait: true,
+        is_missed: false,
     };
+    /// For reads of what was just tried in memory, each value by itself.
+    pub(crate) const MISSED: Self = Self { is_missed: true, ..Self::FOREGROUND };
     /// For reads of what memory holds.
     pub(crate) const IN_MEMORY: Self = Self { may_wait: false, ..Self::FOREGROUND };
     /// For background reads, while foreground work uses the device.
@@ -145,13 +150,37 @@ struct CachedRead<'a> {
     begin: usize,
     /// Bytes read.
     got: usize,
-    /// File of a read that was requested from the device and is not awaited.
-    pending: Option<Arc<dyn VfsFile>>,
+    pending: Option<Pending>,
+}
+
+/// Read of the device that is not awaited.
+#[derive(Debug)]
+struct Pending {
+    file: Arc<dyn VfsFile>,
+    /// It is measured when it is awaited, and was not requested: only so its time is that of the device.
+    is_measured: bool,
+}
+
+/// What is done with reads through the page cache before they are awaited.
+#[derive(Clone, Copy, Debug)]
+struct Start {
+    tries_cache: bool,
+    requests: bool,
+    may_wait: bool,
+    /// The next read that misses is measured.
+    measures: bool,
 }
 
 /// File of the last stretch. They are sorted, so that each file is looked up once.
 #[derive(Debug, Default)]
-struct LastFile(Option<(FileId, Arc<dyn VfsFile>)>);
+struct LastFile(Option<(FileId, OpenFile)>);
+
+#[derive(Clone, Debug)]
+struct OpenFile {
+    file: Arc<dyn VfsFile>,
+    /// Whether it was open before: otherwise nothing of it was tried in memory.
+    was_open: bool,
+}
 
 /// A read of whole blocks. It bypasses the page cache, except for pieces that go through it.
 struct DirectRead<'a> {
@@ -243,31 +272,35 @@ impl Shared {
         to: &mut [Unchecked],
     ) -> Result<bool> {
         // One read alone need not be requested first.
-        let tries_cache = stretches.len() > 1 || !how.may_wait;
+        let requests = stretches.len() > 1 && how.may_wait;
+        // bug log.missed_values_are_tried_again: `!how.is_missed` is `true`
+        let tries_cache = !how.is_missed && (requests || !how.may_wait);
+        let (may_wait, measures) = (how.may_wait, how.is_missed);
+        let mut start = Start { tries_cache, requests, may_wait, measures };
         let (mut file, mut stretches) = (LastFile::default(), stretches.into_iter().peekable());
         let (mut waiting, mut pending, mut pending_bytes) = (Vec::new(), 0_usize, 0);
         while let Some(mut pack) =
             CachedPack::next(&mut stretches, how.pending_max, &self.read_pool)
         {
             if pending.saturating_add(pack.reads.len()) > how.pending_max {
-                CachedPack::finish_all(&mut waiting, at, to)?;
+                CachedPack::finish_all(&mut waiting, self, at, to)?;
                 (pending, pending_bytes) = (0, 0);
             }
-            let Some((misses, bytes)) = pack.start(self, &mut file, tries_cache, how)? else {
+            let Some((misses, bytes)) = pack.start(self, &mut file, &mut start)? else {
                 return Ok(false);
             };
             if misses == 0 {
-                pack.finish(at, to)?;
+                pack.finish(self, at, to)?;
                 continue;
             }
             waiting.push(pack);
             (pending, pending_bytes) = (pending + misses, pending_bytes + bytes);
             if pending_bytes >= STRETCH_BYTES_MAX {
-                CachedPack::finish_all(&mut waiting, at, to)?;
+                CachedPack::finish_all(&mut waiting, self, at, to)?;
                 (pending, pending_bytes) = (0, 0);
             }
         }
-        CachedPack::finish_all(&mut waiting, at, to)?;
+        CachedPack::finish_all(&mut waiting, self, at, to)?;
         Ok(true)
     }
 
@@ -373,12 +406,15 @@ impl LastFile {
         &mut self,
         shared: &Shared,
         file: FileId,
-        how: ReadMode,
-    ) -> Result<Option<&Arc<dyn VfsFile>>> {
+        may_wait: bool,
+    ) -> Result<Option<&OpenFile>> {
         if self.0.as_ref().is_none_or(|(last, _)| *last != file) {
             self.0 = match shared.open_handle(file) {
-                Some(open) => Some((file, open)),
-                None if how.may_wait => Some((file, shared.handle(shared.value_name(file)?)?)),
+                Some(open) => Some((file, OpenFile { file: open, was_open: true })),
+                None if may_wait => {
+                    let open = shared.handle(shared.value_name(file)?)?;
+                    Some((file, OpenFile { file: open, was_open: false }))
+                }
                 None => None,
             };
         }
@@ -411,14 +447,16 @@ impl<'a> CachedPack<'a> {
         &mut self,
         shared: &Shared,
         last: &mut LastFile,
-        tries_cache: bool,
-        how: ReadMode,
+        how: &mut Start,
     ) -> Result<Option<(usize, u64)>> {
         let (mut misses, mut bytes) = (0, 0);
         for read in &mut self.reads {
-            let Some(file) = last.of(shared, read.stretch.file, how)? else { return Ok(None) };
+            let Some(open) = last.of(shared, read.stretch.file, how.may_wait)? else {
+                return Ok(None);
+            };
+            let OpenFile { file, was_open } = open;
             let (from, part) = (read.stretch.range.start, read.within(&mut self.memory));
-            if tries_cache && file.read_cached_at(part, from)? {
+            if how.tries_cache && file.read_cached_at(part, from)? {
                 read.got = part.len();
                 continue;
             }
@@ -426,25 +464,35 @@ impl<'a> CachedPack<'a> {
             if !how.may_wait {
                 return Ok(None);
             }
-            if tries_cache {
+            let is_measured = *was_open && std::mem::take(&mut how.measures);
+            if how.requests && !is_measured {
                 file.will_read(from, part.len() as u64);
             }
             (misses, bytes) = (misses + 1, bytes + part.len() as u64);
-            read.pending = Some(file.clone());
+            read.pending = Some(Pending { file: file.clone(), is_measured });
         }
         Ok(Some((misses, bytes)))
     }
 
     /// Waits for the reads of some packs and cuts the values out.
-    fn finish_all(packs: &mut Vec<Self>, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
-        packs.drain(..).try_for_each(|pack| pack.finish(at, to))
+    fn finish_all(
+        packs: &mut Vec<Self>,
+        shared: &Shared,
+        at: &[Locator],
+        to: &mut [Unchecked],
+    ) -> Result<()> {
+        packs.drain(..).try_for_each(|pack| pack.finish(shared, at, to))
     }
 
-    fn finish(mut self, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
+    fn finish(mut self, shared: &Shared, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
         for read in &mut self.reads {
-            if let Some(file) = read.pending.take() {
+            if let Some(Pending { file, is_measured }) = read.pending.take() {
                 let from = read.stretch.range.start;
-                read.got = file.read_at(read.within(&mut self.memory), from)?;
+                let part = read.within(&mut self.memory);
+                read.got = match shared.options.timer.as_ref().filter(|_| is_measured) {
+                    Some(timer) => timer.read_missed_at(&*file, part, from)?,
+                    None => file.read_at(part, from)?,
+                };
             }
         }
         let wanted_bytes: u64 = self.reads.iter().map(|read| read.stretch.wanted_bytes).sum();

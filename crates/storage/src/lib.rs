@@ -20,7 +20,8 @@ pub use state_machine::{
     EngineStats, LostValue, Maintained, RangeSize, Repair, Snapshots, StateMachine, check_ranges,
 };
 pub use view::{
-    Admit, Admitted, Cached, EngineView, Order, Pages, Pair, ScanOptions, read_ident, read_regions,
+    Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Order, Pages, Pair, PairMeta,
+    PendingGet, ScanOptions, read_ident, read_regions,
 };
 
 /// Storage engine of one store.

@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_types::{Error, KeyRange, Region, Result, StoreIdent, key_after, keyspace};
+use stele_types::{Error, KeyRange, Locator, Region, Result, StoreIdent, key_after, keyspace};
 
 /// Direction of a scan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +22,22 @@ pub struct Pair {
     pub key: Bytes,
     /// The value; empty in a keys-only scan.
     pub value: Bytes,
+    /// Expiry in Unix seconds; 0 for none.
+    pub expires_at_s: u64,
+}
+
+impl Pair {
+    /// Returns what is known of the pair without its value.
+    pub fn meta(&self) -> PairMeta {
+        PairMeta { value_bytes: self.value.len() as u64, expires_at_s: self.expires_at_s }
+    }
+}
+
+/// What is known of a pair without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairMeta {
+    /// Bytes of the value.
+    pub value_bytes: u64,
     /// Expiry in Unix seconds; 0 for none.
     pub expires_at_s: u64,
 }
@@ -57,6 +73,42 @@ pub enum Cached<T> {
     NeedsIo,
 }
 
+/// Result of a get that must not wait for the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CachedGet {
+    /// The pair, from memory.
+    Ready(Option<Pair>),
+    /// The device must be read: pass this to [`EngineView::get_many`] of the same view.
+    NeedsIo(PendingGet),
+}
+
+/// Get that needs the device, with what was found of its pair in memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PendingGet {
+    /// The key.
+    pub key: Bytes,
+    /// Location of the value and expiry of the pair, if only the value must be read; `None` if the index
+    /// must be searched first.
+    ///
+    /// Invariant: only the view that found a location reads it. The view keeps its file.
+    /// Test: `a_located_value_is_read_by_its_view_after_its_file_would_have_been_removed`.
+    pub located: Option<(Locator, u64)>,
+}
+
+impl CachedGet {
+    /// Creates the result of a get of which nothing was found in memory.
+    pub fn needs_io(key: &[u8]) -> Self {
+        Self::NeedsIo(PendingGet::of_key(Bytes::copy_from_slice(key)))
+    }
+}
+
+impl PendingGet {
+    /// Creates the get of a key that was not found in memory.
+    pub fn of_key(key: Bytes) -> Self {
+        Self { key, located: None }
+    }
+}
+
 /// Result of a read that asks before it uses memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Admitted<T> {
@@ -76,6 +128,9 @@ impl<T> Admitted<T> {
     }
 }
 
+/// Pair of a key, or none, if its memory was admitted.
+pub type GotAdmitted = Admitted<Option<Pair>>;
+
 /// Decides whether the memory of values may be used. Called before they are read, with the number of
 /// pairs that are read together and the bytes of their keys and values.
 pub type Admit<'a> = &'a mut dyn FnMut(usize, u64) -> bool;
@@ -86,14 +141,37 @@ pub trait EngineView: Send + Sync {
     /// Returns the pair of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<Pair>>;
     /// Returns the pair of `key` if that needs no read of the device. Never waits for the device.
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>>;
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet>;
     /// Returns pairs in order.
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
-    /// Like [`EngineView::get`], if the memory of the value is admitted. An engine that does not know
-    /// the length of a value before it reads it asks afterwards.
-    fn get_admitted(&self, key: &[u8], admit: Admit<'_>) -> Result<Admitted<Option<Pair>>> {
-        let pair = self.get(key)?;
-        Ok(admitted(pair.as_slice(), admit).then_read(pair))
+    /// Returns the pairs of many keys, each with its own result, in the order of `gets`. Values are read
+    /// together, if their memory is admitted; asked for each part that is read together. After a refusal
+    /// no further value is read. An engine that does not know the length of a value before it reads it
+    /// asks afterwards.
+    fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
+        let mut is_refused = false;
+        let get = |get: PendingGet| {
+            if is_refused {
+                return Ok(Admitted::Refused);
+            }
+            let pair = self.get(&get.key)?;
+            let got = admitted(pair.as_slice(), &mut *admit).then_read(pair);
+            is_refused = got == Admitted::Refused;
+            Ok(got)
+        };
+        gets.into_iter().map(get).collect()
+    }
+    /// Returns what is known of the pair of `key` without its value. An engine that has it with the value
+    /// only reads the value.
+    fn get_meta(&self, key: &[u8]) -> Result<Option<PairMeta>> {
+        Ok(self.get(key)?.as_ref().map(Pair::meta))
+    }
+    /// Like [`EngineView::get_meta`], if that needs no read of the device. Never waits for the device.
+    fn get_meta_cached(&self, key: &[u8]) -> Result<Cached<Option<PairMeta>>> {
+        Ok(match self.get_cached(key)? {
+            CachedGet::Ready(pair) => Cached::Ready(pair.as_ref().map(Pair::meta)),
+            CachedGet::NeedsIo(_) => Cached::NeedsIo,
+        })
     }
     /// Like [`EngineView::scan`], if the memory of the pairs is admitted; asked for each part of the
     /// scan that is read together.
@@ -127,7 +205,7 @@ impl<V: EngineView> EngineView for Arc<V> {
         (**self).get(key)
     }
 
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         (**self).get_cached(key)
     }
 
@@ -135,8 +213,16 @@ impl<V: EngineView> EngineView for Arc<V> {
         (**self).scan(options)
     }
 
-    fn get_admitted(&self, key: &[u8], admit: Admit<'_>) -> Result<Admitted<Option<Pair>>> {
-        (**self).get_admitted(key, admit)
+    fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
+        (**self).get_many(gets, admit)
+    }
+
+    fn get_meta(&self, key: &[u8]) -> Result<Option<PairMeta>> {
+        (**self).get_meta(key)
+    }
+
+    fn get_meta_cached(&self, key: &[u8]) -> Result<Cached<Option<PairMeta>>> {
+        (**self).get_meta_cached(key)
     }
 
     fn scan_admitted(
@@ -271,8 +357,8 @@ mod tests {
             Ok(None)
         }
 
-        fn get_cached(&self, _: &[u8]) -> Result<crate::Cached<Option<Pair>>> {
-            Ok(crate::Cached::Ready(None))
+        fn get_cached(&self, _: &[u8]) -> Result<CachedGet> {
+            Ok(CachedGet::Ready(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

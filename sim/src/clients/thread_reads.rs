@@ -9,7 +9,7 @@ use std::sync::Arc;
 use stele_engine::View;
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Header, Reader, Reply};
-use stele_storage::{Cached, EngineView, Order, Overlaid, ScanOptions, StateMachine};
+use stele_storage::{Admitted, CachedGet, EngineView, Order, Overlaid, ScanOptions, StateMachine};
 use stele_types::{ColumnFamily, Result};
 
 /// Read of one request thread.
@@ -243,8 +243,11 @@ fn get(view: &impl EngineView, group: usize, key: u8, bytes_max: u64) -> Result<
     let name = ColumnFamily::Default.engine_key(&key_of(group, key));
     // A request thread must not wait for the device.
     let pair = match view.get_cached(&name)? {
-        Cached::Ready(pair) => pair,
-        Cached::NeedsIo => view.get(&name)?,
+        CachedGet::Ready(pair) => pair,
+        CachedGet::NeedsIo(pending) => {
+            let got = view.get_many(vec![pending], &mut |_, _| true);
+            got.into_iter().next().transpose()?.map_or(Ok(None), Admitted::read)?
+        }
     };
     Ok(match pair {
         Some(pair) => number_in(&pair, bytes_max),

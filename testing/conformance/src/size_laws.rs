@@ -3,7 +3,7 @@
 use super::subject::Subject;
 use super::{Check, Factory, Law};
 use bytes::Bytes;
-use stele_storage::{Cached, EngineView, LogStore, RangeSize, StateMachine};
+use stele_storage::{CachedGet, EngineView, LogStore, RangeSize, StateMachine};
 use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
@@ -163,7 +163,7 @@ fn cached_reads<F: Factory>(factory: &F) -> Check {
         let mut here = 0;
         for number in 0..210 {
             let wanted = view.get(&key(number))?;
-            if let Cached::Ready(found) = view.get_cached(&key(number))? {
+            if let CachedGet::Ready(found) = view.get_cached(&key(number))? {
                 ensure!(found == wanted, "key {number} differs in round {round}");
                 here += 1;
             }

@@ -2,7 +2,9 @@
 
 use super::subject::{Subject, contents, everything, texts};
 use super::{Check, Factory, Law};
-use stele_storage::{EngineView, Order, ScanOptions, StateMachine};
+use stele_storage::{
+    Admitted, Cached, CachedGet, EngineView, Order, Pair, PendingGet, ScanOptions, StateMachine,
+};
 use stele_types::{CommandBuilder, EntryRecord, KeyRange, LogIndex, Record, RegionId, Term};
 
 pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
@@ -14,6 +16,8 @@ pub(super) fn laws<F: Factory>() -> Vec<Law<F>> {
         ("scan: limited by bytes, but at least one pair", bytes_limit),
         ("scan: keys only", keys_only),
         ("scan: empty and inverted ranges", empty_ranges),
+        ("get many: each key in its place, as each alone", many_gets),
+        ("get many: nothing without its memory", unadmitted_gets),
         ("delete range: covers older writes, not newer ones", delete_range),
     ]
 }
@@ -156,6 +160,63 @@ fn keys_only<F: Factory>(factory: &F) -> Check {
     let pairs = subject.engine.view()?.scan(&options)?;
     ensure_eq!(pairs.len(), 10, "keys");
     ensure!(pairs.iter().all(|pair| pair.value.is_empty()), "a keys-only scan has values");
+    Ok(())
+}
+
+/// Returns gets of keys in no order: some twice, some without a pair, some located before.
+fn gets(view: &impl EngineView) -> Check<Vec<PendingGet>> {
+    let keys = ["k7", "k1", "none", "k7", "long", "k0", "", "long", "k9", "k3"];
+    let mut gets = Vec::new();
+    for (number, key) in keys.into_iter().enumerate() {
+        gets.push(match view.get_cached(key.as_bytes())? {
+            CachedGet::NeedsIo(get) if number % 2 == 0 => get,
+            _ => PendingGet::of_key(key.into()),
+        });
+    }
+    Ok(gets)
+}
+
+fn many_gets<F: Factory>(factory: &F) -> Check {
+    let subject = filled(factory)?;
+    let long = "long".repeat(1000);
+    subject.commit(1, 11, &[("long", Some(&long)), ("k3", None)])?;
+    for _ in 0..2 {
+        let view = subject.engine.view()?;
+        let gets = gets(&view)?;
+        let keys: Vec<_> = gets.iter().map(|get| get.key.clone()).collect();
+        let mut admitted = 0;
+        let got = view.get_many(gets, &mut |pairs, _| {
+            admitted += pairs;
+            true
+        });
+        ensure_eq!(got.len(), keys.len(), "results");
+        let mut found = 0;
+        for (key, got) in keys.iter().zip(got) {
+            let pair = view.get(key)?;
+            let meta = pair.as_ref().map(Pair::meta);
+            ensure_eq!(view.get_meta(key)?, meta, "what is known of {key:?}");
+            if let Cached::Ready(known) = view.get_meta_cached(key)? {
+                ensure_eq!(known, meta, "what is known of {key:?} in memory");
+            }
+            found += usize::from(pair.is_some());
+            ensure_eq!(got?, Admitted::Read(pair), "pair of {key:?}");
+        }
+        ensure!(admitted <= found, "memory of {admitted} pairs was asked for; there are {found}");
+        subject.finish_maintenance()?;
+    }
+    Ok(())
+}
+
+fn unadmitted_gets<F: Factory>(factory: &F) -> Check {
+    let subject = filled(factory)?;
+    let view = subject.engine.view()?;
+    let gets = gets(&view)?;
+    let keys: Vec<_> = gets.iter().map(|get| get.key.clone()).collect();
+    for (key, got) in keys.iter().zip(view.get_many(gets, &mut |_, _| false)) {
+        let is_read = matches!(got?, Admitted::Read(Some(_)));
+        let was_read = matches!(view.get_cached(key)?, CachedGet::Ready(Some(_)));
+        ensure!(!is_read || was_read, "the pair of {key:?} was read without its memory");
+    }
     Ok(())
 }
 

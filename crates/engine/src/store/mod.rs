@@ -5,6 +5,7 @@
 
 mod apply;
 mod engine;
+mod get_many;
 mod install;
 mod losses;
 mod open;

@@ -56,10 +56,23 @@ impl ValueCache {
     }
 
     pub(crate) fn insert(&self, at: &Locator, value: &Bytes) {
+        self.insert_with(at, value.len(), || value.clone());
+    }
+
+    /// Adds a copy of a value that may share the memory of other values.
+    ///
+    /// Invariant: a value in the cache keeps no memory but its own: more than its bytes would not count.
+    /// Test: `a_cached_value_keeps_no_memory_of_the_values_that_it_was_read_with`.
+    pub(crate) fn insert_copy(&self, at: &Locator, value: &Bytes) {
+        // bug engine.cached_value_keeps_its_read: return self.insert(at, value);
+        self.insert_with(at, value.len(), || Bytes::copy_from_slice(value));
+    }
+
+    fn insert_with(&self, at: &Locator, value_bytes: usize, value: impl FnOnce() -> Bytes) {
         let Some(values) = &self.values else { return };
         self.misses.fetch_add(1, Ordering::Relaxed);
-        if value.len() as u64 <= self.value_bytes_max {
-            values.insert(at.lsn().as_u64(), value.clone());
+        if value_bytes as u64 <= self.value_bytes_max {
+            values.insert(at.lsn().as_u64(), value());
             // Only the first time, so that readers do not wait for the memory of a flag.
             if !self.is_used() {
                 self.is_used.store(true, Ordering::Relaxed);

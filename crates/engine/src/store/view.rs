@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
-use stele_storage::{Admit, Admitted, Cached, EngineView, Order, Pair, ScanOptions};
+use stele_storage::{
+    Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Order, Pair, PairMeta, PendingGet,
+    ScanOptions,
+};
 use stele_types::{KeyRange, Locator, Result, ValueRef};
 
 /// Pairs, and bytes of keys and values, of a scan that is tried in memory: its thread has other work.
@@ -83,6 +86,10 @@ impl View {
             Some(Found::Value { value, expires_at_s }) => Some((value, expires_at_s)),
             Some(Found::Deleted) | None => None,
         })
+    }
+
+    pub(super) fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     /// Returns the value at a location if that needs no read of the device.
@@ -182,6 +189,10 @@ impl View {
     }
 }
 
+fn meta(value: &ValueRef, expires_at_s: u64) -> PairMeta {
+    PairMeta { value_bytes: u64::from(value.len()), expires_at_s }
+}
+
 fn direction(order: Order) -> stele_index::Direction {
     match order {
         Order::Forward => stele_index::Direction::Forward,
@@ -196,39 +207,43 @@ impl EngineView for View {
         Ok(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s }))
     }
 
-    fn get_admitted(&self, key: &[u8], admit: Admit<'_>) -> Result<Admitted<Option<Pair>>> {
-        let Some((value, expires_at_s)) = self.reference(key)? else {
-            return Ok(Admitted::Read(None));
-        };
-        let value_bytes = match &value {
-            ValueRef::Inline(value) => value.len() as u64,
-            ValueRef::At(at) => u64::from(at.length),
-        };
-        let is_admitted = admit(1, key.len() as u64 + value_bytes);
-        // bug engine.get_reads_unadmitted: never
-        if !is_admitted {
-            return Ok(Admitted::Refused);
-        }
-        let value = self.value_of(key, value)?;
-        Ok(Admitted::Read(Some(Pair { key: Bytes::copy_from_slice(key), value, expires_at_s })))
-    }
-
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         let found = match self.index.get_cached(key)? {
             Lookup::Known(found) => found,
-            Lookup::NeedsIo => return Ok(Cached::NeedsIo),
+            Lookup::NeedsIo => return Ok(CachedGet::needs_io(key)),
         };
         let Some(Found::Value { value, expires_at_s }) = found else {
-            return Ok(Cached::Ready(None));
+            return Ok(CachedGet::Ready(None));
         };
+        let key = Bytes::copy_from_slice(key);
         let value = match value {
-            ValueRef::Inline(value) => Some(value),
-            ValueRef::At(at) => self.cached_value(&at)?,
+            ValueRef::Inline(value) => value,
+            ValueRef::At(at) => match self.cached_value(&at)? {
+                Some(value) => value,
+                None => {
+                    let located = Some((at, expires_at_s));
+                    return Ok(CachedGet::NeedsIo(PendingGet { key, located }));
+                }
+            },
         };
-        let key = || Bytes::copy_from_slice(key);
-        Ok(match value {
-            Some(value) => Cached::Ready(Some(Pair { key: key(), value, expires_at_s })),
-            None => Cached::NeedsIo,
+        Ok(CachedGet::Ready(Some(Pair { key, value, expires_at_s })))
+    }
+
+    fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
+        self.read_pairs(gets, admit)
+    }
+
+    fn get_meta(&self, key: &[u8]) -> Result<Option<PairMeta>> {
+        Ok(self.reference(key)?.map(|(value, expires_at_s)| meta(&value, expires_at_s)))
+    }
+
+    fn get_meta_cached(&self, key: &[u8]) -> Result<Cached<Option<PairMeta>>> {
+        Ok(match self.index.get_cached(key)? {
+            Lookup::Known(Some(Found::Value { value, expires_at_s })) => {
+                Cached::Ready(Some(meta(&value, expires_at_s)))
+            }
+            Lookup::Known(_) => Cached::Ready(None),
+            Lookup::NeedsIo => Cached::NeedsIo,
         })
     }
 

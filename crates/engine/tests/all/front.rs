@@ -6,9 +6,11 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stele_engine::{Batch, Db, Error, Group, KeyRange, Options, Order, ScanOptions};
+use stele_engine::{
+    Batch, Db, Error, Group, KeyRange, Options, Order, PendingGet, Result, ScanOptions,
+};
 use stele_simulated_disk::Fault;
-use stele_storage::{Admitted, EngineView, StateMachine};
+use stele_storage::{Admitted, EngineView, GotAdmitted, StateMachine};
 use stele_types::ManualClock;
 use stele_types::size::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::Vfs;
@@ -141,7 +143,11 @@ fn a_read_of_which_the_memory_is_refused_reads_no_value() {
         asked.push((pairs, bytes));
         false
     };
-    assert_eq!(view.get_admitted(&numbered(7), &mut refuse).unwrap(), Admitted::Refused);
+    let gets = |keys: &[u32]| -> Vec<PendingGet> {
+        keys.iter().map(|n| PendingGet::of_key(numbered(*n).into())).collect()
+    };
+    let refused = view.get_many(gets(&[7]), &mut refuse);
+    assert!(matches!(refused[..], [Ok(Admitted::Refused)]), "{refused:?}");
     assert_eq!(view.scan_admitted(&all, &mut refuse).unwrap(), Admitted::Refused);
     let read = disk.meter().snapshot().since(&before).read_bytes;
     assert!(read < VALUE_BYTES as u64, "{read} bytes were read");
@@ -155,8 +161,20 @@ fn a_read_of_which_the_memory_is_refused_reads_no_value() {
         is_admitted
     };
     assert_eq!(view.scan_admitted(&all, &mut admit).unwrap(), Admitted::Refused, "not a part");
-    let absent = view.get_admitted(b"absent", &mut |_, _| false).unwrap();
-    assert_eq!(absent, Admitted::Read(None), "nothing needs no memory");
+    let absent = view.get_many(vec![PendingGet::of_key("absent".into())], &mut |_, _| false);
+    assert!(matches!(absent[..], [Ok(Admitted::Read(None))]), "nothing needs no memory");
+    // 13 of 20 values are read together; after a refusal no other is read.
+    let (mut parts, before) = (Vec::new(), disk.meter().snapshot());
+    let many = view.get_many(gets(&(0..20).collect::<Vec<_>>()), &mut |count, bytes| {
+        parts.push((count, bytes));
+        parts.len() < 2
+    });
+    let part_bytes = 13 * (VALUE_BYTES as u64 + key_bytes);
+    assert_eq!((parts[0], parts.len()), ((13, part_bytes), 2), "{parts:?}");
+    let is_read = |got: &Result<GotAdmitted>| matches!(got, Ok(Admitted::Read(Some(_))));
+    assert_eq!(many.iter().filter(|got| is_read(got)).count(), 13);
+    let read = disk.meter().snapshot().since(&before).read_bytes;
+    assert!(read < 14 * VALUE_BYTES as u64, "{read} bytes were read");
     let whole = view.scan_admitted(&all, &mut |_, _| true).unwrap().read().unwrap();
     assert_eq!(whole, view.scan(&all).unwrap());
 }

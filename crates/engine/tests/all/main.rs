@@ -16,6 +16,7 @@ mod in_memory;
 mod install;
 mod large;
 mod live_bytes;
+mod many_gets;
 mod moves;
 mod panics;
 mod read_ahead;

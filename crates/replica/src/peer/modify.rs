@@ -10,7 +10,7 @@ use crate::input::{Modify, RequestId};
 use crate::output::{Busy, Lookup, Refusal};
 use crate::reads::KeySearch;
 use bytes::Bytes;
-use stele_storage::{Cached, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
+use stele_storage::{Cached, CachedGet, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
 use stele_types::{Error, LogIndex, Result, is_expired};
 
 impl<E: StorageEngine> Replica<E> {
@@ -105,7 +105,10 @@ impl<E: StorageEngine> Replica<E> {
             return Ok(Cached::Ready(effect));
         }
         // The lookup repeats a read that fails here, and records damage.
-        Ok(engine.view()?.get_cached(key).unwrap_or(Cached::NeedsIo))
+        Ok(match engine.view()?.get_cached(key) {
+            Ok(CachedGet::Ready(pair)) => Cached::Ready(pair),
+            Ok(CachedGet::NeedsIo(_)) | Err(_) => Cached::NeedsIo,
+        })
     }
 
     /// Returns what entries that are committed and not applied do to a key.

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory};
     use bytes::Bytes;
-    use stele_storage::{Cached, ScanOptions};
+    use stele_storage::{CachedGet, ScanOptions};
 
     struct Pairs(Vec<Pair>);
 
@@ -193,8 +193,8 @@ mod tests {
             Ok(None)
         }
 
-        fn get_cached(&self, _: &[u8]) -> Result<Cached<Option<Pair>>> {
-            Ok(Cached::Ready(None))
+        fn get_cached(&self, _: &[u8]) -> Result<CachedGet> {
+            Ok(CachedGet::Ready(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

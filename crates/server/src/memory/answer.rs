@@ -116,6 +116,15 @@ pub fn pair_memory(key_bytes: u64, value_bytes: u64) -> u64 {
     PAIR_BYTES + 2 * key_bytes + value_memory(value_bytes)
 }
 
+/// Returns the memory of pairs that are read by their keys, each of at most `key_bytes_max`: one that is
+/// read by itself has the memory of its value only.
+pub fn gets_memory(pairs: usize, bytes: u64, key_bytes_max: u64) -> u64 {
+    match pairs {
+        1 => pair_memory(key_bytes_max.min(bytes), bytes),
+        _ => pairs_memory(pairs, bytes),
+    }
+}
+
 /// Charges a value that is in memory already.
 pub fn charge_value(memory: &RequestMemory, value: &[u8]) -> Result<(), Exceeded> {
     memory.charge(value_memory(value.len() as u64))

@@ -138,9 +138,12 @@ impl Work {
         for group in gets.finish() {
             let work = self.clone();
             self.clone().answer(|memory| async move {
-                let (done, left) = group.run(&work.service, &memory);
-                left.into_iter().for_each(|get| work.clone().get(get));
-                done.into_iter().map(|(id, response)| (id, get_done(response))).collect()
+                let groups::GroupFound { done, alone, cold } = group.run(&work.service, &memory);
+                alone.into_iter().for_each(|get| work.clone().get(get));
+                if let Some(cold) = cold {
+                    work.cold_gets(cold);
+                }
+                gets_done(done)
             });
         }
         for group in puts.finish() {
@@ -158,6 +161,15 @@ impl Work {
         let service = self.service.clone();
         self.answer(|memory| async move {
             vec![(id, get_done(request.execute(&service, &memory).await))]
+        });
+    }
+
+    fn cold_gets(self: Arc<Self>, cold: groups::ColdGets) {
+        let work = self.clone();
+        self.answer(|memory| async move {
+            let (done, alone) = cold.read(&work.service, &memory).await;
+            alone.into_iter().for_each(|get| work.clone().get(get));
+            gets_done(done)
         });
     }
 
@@ -211,6 +223,10 @@ async fn answer(of: &Arc<Work>, memory: Memory, work: impl Future<Output = Vec<N
 
 fn get_done(response: RawGetResponse) -> Response {
     Response { cmd: Some(Done::RawGet(response)) }
+}
+
+fn gets_done(done: Vec<(u64, RawGetResponse)>) -> Vec<NumberedResponse> {
+    done.into_iter().map(|(id, response)| (id, get_done(response))).collect()
 }
 
 fn put_done(response: RawPutResponse) -> Response {

@@ -5,7 +5,8 @@
 //! guaranteed to be visible without the others.
 //!
 //! Gets of one message and one region share a lease and a view, which is taken after all of them
-//! arrived. A get that needs the device, a read index round or a refusal continues alone.
+//! arrived. Those that memory holds are answered at once. The values of the others are read together. A
+//! get that needs a read index round, memory of its own or a refusal continues alone.
 
 use super::checks::{Target, target};
 use super::errors::{Failure, charge};
@@ -17,6 +18,7 @@ use crate::stores::Stores;
 use std::time::Instant;
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse};
 use stele_replica::{Reply, Write};
+use stele_storage::{CachedGet, PendingGet};
 use stele_types::CommandBuilder;
 
 /// Bytes of an entry after which the next one begins. Above this, an entry's own cost is small
@@ -163,30 +165,92 @@ impl GetGroups {
     }
 }
 
+/// What a group's gets found in memory.
+pub(super) struct GroupFound {
+    pub done: Vec<(u64, RawGetResponse)>,
+    /// Those that must continue alone.
+    pub alone: Vec<Get>,
+    pub cold: Option<ColdGets>,
+}
+
+/// Gets of a group that need the device.
+pub(super) struct ColdGets {
+    target: Target,
+    view: reads::View,
+    gets: Vec<(Get, PendingGet)>,
+    started: Instant,
+}
+
 impl GetGroup {
-    /// Returns the answers from memory, and the gets that must continue alone.
-    pub(super) fn run(
+    /// Answers what memory holds.
+    ///
+    /// Invariant: answers from memory do not wait for the device.
+    /// Test: `warm_gets_of_a_group_are_answered_before_its_cold_ones_are_read`.
+    pub(super) fn run(self, service: &TikvService, memory: &Memory) -> GroupFound {
+        let started = Instant::now();
+        let (target, gets) = (self.target, self.gets);
+        let Ok(Some(view)) = reads::leased_view(&target) else {
+            return GroupFound { done: Vec::new(), alone: gets, cold: None };
+        };
+        let (mut done, mut alone, mut cold) =
+            (Vec::with_capacity(gets.len()), Vec::new(), Vec::new());
+        for (id, request) in gets {
+            match reads::get_in_memory(&target, &view, &request) {
+                Some(CachedGet::Ready(pair)) => {
+                    let value = pair.map(|pair| pair.value);
+                    // One without memory is refused alone.
+                    match charge_value(memory, value.as_deref().unwrap_or_default()) {
+                        Ok(()) => done.push((id, reads::get_response(value))),
+                        Err(_) => alone.push((id, request)),
+                    }
+                }
+                Some(CachedGet::NeedsIo(get)) => cold.push(((id, request), get)),
+                None => alone.push((id, request)),
+            }
+        }
+        note_served(service, &target, done.len(), started, view.has_effects());
+        let gets = cold;
+        let cold = (!gets.is_empty()).then(|| ColdGets { target, view, gets, started });
+        GroupFound { done, alone, cold }
+    }
+}
+
+impl ColdGets {
+    /// Reads the values together, through the view that found their locations. Returns the answers, and
+    /// the gets that must continue alone.
+    ///
+    /// Invariant: a get whose value cannot be read, or has no memory, takes no other with it.
+    /// Test: `a_damaged_value_fails_only_its_own_get_of_a_group`.
+    pub(super) async fn read(
         self,
         service: &TikvService,
         memory: &Memory,
     ) -> (Vec<(u64, RawGetResponse)>, Vec<Get>) {
-        let started = Instant::now();
-        let Ok(Some(view)) = reads::leased_view(&self.target) else {
-            return (Vec::new(), self.gets);
-        };
-        let (mut done, mut left) = (Vec::with_capacity(self.gets.len()), Vec::new());
-        for (id, request) in self.gets {
-            match reads::get_cached_value(&self.target, &view, &request) {
-                // One without memory is refused alone.
-                Some(Some(value)) if charge_value(memory, &value).is_err() => {
-                    left.push((id, request));
-                }
+        let Self { target, view, gets, started } = self;
+        let with_effects = view.has_effects();
+        let (gets, pending): (Vec<Get>, Vec<PendingGet>) = gets.into_iter().unzip();
+        let values = reads::group_values(&target, view, pending, memory).await;
+        let (mut done, mut alone) = (Vec::with_capacity(gets.len()), Vec::new());
+        let values = values.into_iter().chain(std::iter::repeat(None));
+        for ((id, request), value) in gets.into_iter().zip(values) {
+            // bug server.failed_get_of_a_group_finds_nothing: let value = Some(value.flatten());
+            match value {
                 Some(value) => done.push((id, reads::get_response(value))),
-                None => left.push((id, request)),
+                None => alone.push((id, request)),
             }
         }
-        self.target.reader.note_reads(done.len() as u64, view.has_effects());
-        service.metrics.requests(Kind::Get, done.len(), started.elapsed(), Outcome::Served, None);
-        (done, left)
+        note_served(service, &target, done.len(), started, with_effects);
+        (done, alone)
     }
+}
+
+fn note_served(
+    service: &TikvService,
+    target: &Target,
+    count: usize,
+    started: Instant,
+    with_effects: bool,
+) {
+    target.reader.note_reads(count as u64, with_effects);
+    service.metrics.requests(Kind::Get, count, started.elapsed(), Outcome::Served, None);
 }

@@ -5,7 +5,9 @@
 use super::Memory;
 use super::checks::{Target, family};
 use super::errors::{Failure, OnUnknown, charge, not_leader};
-use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pair_memory, pairs_memory};
+use crate::memory::{
+    Charging, Exceeded, RequestMemory, gets_memory, next_page, pair_memory, pairs_memory,
+};
 use crate::store::Engine;
 use bytes::{Buf, Bytes};
 use std::sync::Arc;
@@ -18,7 +20,8 @@ use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply};
 use stele_storage::{
-    Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
+    Admitted, Cached, CachedGet, EngineView, GotAdmitted, Order, Overlaid, Pages, Pair, PairMeta,
+    PendingGet, ScanOptions, StateMachine,
 };
 use stele_types::{ColumnFamily, KeyRange, is_expired};
 use tokio::task::JoinError;
@@ -26,7 +29,7 @@ use tokio::task::JoinError;
 const PAGE_BYTES_MAX: usize = 4 << 20;
 
 type EngineState = <Engine as StateMachine>::View;
-type View = Overlaid<EngineState>;
+pub(super) type View = Overlaid<EngineState>;
 
 /// Returns a view that holds everything acknowledged before the request arrived.
 async fn view(target: &Target) -> Result<Arc<View>, Failure> {
@@ -99,71 +102,127 @@ async fn blocking<T: Send + 'static>(
     done
 }
 
-/// Returns the pair of a key, with its memory charged.
+/// Returns the live pair of a key, with its memory charged.
 async fn live_pair(
     target: &Target,
-    view: &Arc<View>,
+    view: Arc<View>,
     key: Bytes,
     memory: &Memory,
 ) -> Result<Option<Pair>, Failure> {
     let store = target.store.id();
     let found = view.get_cached(&key).map_err(|error| Failure::engine(&error, store))?;
     let pair = match found {
-        Cached::Ready(pair) => {
-            // Its length is bounded: only short values are read without asking.
-            let bytes = pair.as_ref().map_or(0, |pair| memory_of(&key, pair.value.len() as u64));
-            charge(memory, bytes, target.header.region)?;
+        CachedGet::Ready(pair) => {
+            charge_pair(target, &key, pair.as_ref(), memory)?;
             pair
         }
-        Cached::NeedsIo => {
-            let (view, charged) = (view.clone(), memory.clone());
-            on_device(target, memory, move || get_within(&*view, &key, &charged)).await?
+        CachedGet::NeedsIo(get) => {
+            let charged = memory.clone();
+            let read = move || read_pairs(&*view, vec![get], &charged);
+            on_device(target, memory, read).await?.pop().flatten()
         }
     };
-    let now = target.store.clock().unix_seconds();
-    Ok(pair.filter(|pair| is_live(pair, now)))
+    let now_s = target.store.clock().unix_seconds();
+    Ok(pair.filter(|pair| is_live(pair, now_s)))
+}
+
+/// Charges a pair that was read from memory. Its length is bounded: only short values are read without
+/// asking.
+fn charge_pair(
+    target: &Target,
+    key: &[u8],
+    pair: Option<&Pair>,
+    memory: &Memory,
+) -> Result<(), Failure> {
+    let bytes = pair.map_or(0, |pair| memory_of(key, pair.value.len() as u64));
+    charge(memory, bytes, target.header.region)
 }
 
 fn memory_of(key: &[u8], value_bytes: u64) -> u64 {
     pair_memory(key.len() as u64, value_bytes)
 }
 
-/// Reads a pair from the device, if there is memory for its value.
-fn get_within(view: &impl EngineView, key: &[u8], memory: &RequestMemory) -> Read<Option<Pair>> {
+/// Reads pairs that need the device, all of them or none, if there is memory for their values.
+fn read_pairs(
+    view: &impl EngineView,
+    gets: Vec<PendingGet>,
+    memory: &RequestMemory,
+) -> Read<Vec<Option<Pair>>> {
     let mut charging = Charging::new(memory);
-    let read = view.get_admitted(key, &mut |_, bytes| {
-        charging.admit(memory_of(key, bytes.saturating_sub(key.len() as u64)))
-    })?;
-    Ok(match read {
-        Admitted::Read(pair) => Ok(pair),
-        Admitted::Refused => Err(charging.exceeded()),
-    })
+    let mut pairs = Vec::with_capacity(gets.len());
+    for got in get_many(view, gets, &mut charging) {
+        match got? {
+            Admitted::Read(pair) => pairs.push(pair),
+            Admitted::Refused => return Ok(Err(charging.exceeded())),
+        }
+    }
+    Ok(Ok(pairs))
 }
 
-/// Returns the bytes of the value of a key as the store has it now, 0 without one. Reads no value that
-/// is not in memory.
+fn get_many(
+    view: &impl EngineView,
+    gets: Vec<PendingGet>,
+    charging: &mut Charging<'_>,
+) -> Vec<stele_types::Result<GotAdmitted>> {
+    let key_bytes_max = gets.iter().map(|get| get.key.len() as u64).max().unwrap_or_default();
+    let mut admit = |pairs, bytes| charging.admit(gets_memory(pairs, bytes, key_bytes_max));
+    view.get_many(gets, &mut admit)
+}
+
+/// Reads the values of a group's gets from the device. `None` stands for a get that must continue alone:
+/// its value could not be read, or its memory was refused.
+pub(super) async fn group_values(
+    target: &Target,
+    view: View,
+    gets: Vec<PendingGet>,
+    memory: &Memory,
+) -> Vec<Option<Option<Bytes>>> {
+    let now_s = target.store.clock().unix_seconds();
+    let charged = memory.clone();
+    let read = move || {
+        let mut charging = Charging::new(&charged);
+        let got = get_many(&view, gets, &mut charging);
+        let live = |got: stele_types::Result<GotAdmitted>| match got {
+            Ok(Admitted::Read(pair)) => Some(pair.filter(|pair| is_live(pair, now_s))),
+            Ok(Admitted::Refused) | Err(_) => None,
+        };
+        let pairs: Vec<Option<Option<Pair>>> = got.into_iter().map(live).collect();
+        let read = || pairs.iter().flatten().flatten();
+        let bytes = read().map(bytes_of).sum();
+        let settled = charging.settle(pairs_memory(read().count(), bytes));
+        Ok(settled.map(|()| (pairs, bytes)))
+    };
+    // Alone, each get fails with its own error.
+    let Ok((pairs, bytes)) = on_device(target, memory, read).await else { return Vec::new() };
+    let served = pairs.iter().flatten().count() as u64;
+    if served > 0 {
+        target.reader.note_returned(served, bytes);
+    }
+    pairs.into_iter().map(|pair| pair.map(|pair| pair.map(|pair| pair.value))).collect()
+}
+
+/// Returns what is known of the pair of a key without its value.
+async fn meta(
+    target: &Target,
+    view: impl EngineView + 'static,
+    key: Bytes,
+    memory: &RequestMemory,
+) -> Result<Option<PairMeta>, Failure> {
+    let store = target.store.id();
+    match view.get_meta_cached(&key).map_err(|error| Failure::engine(&error, store))? {
+        Cached::Ready(meta) => Ok(meta),
+        Cached::NeedsIo => on_device(target, memory, move || Ok(Ok(view.get_meta(&key)?))).await,
+    }
+}
+
+/// Returns the bytes of the value of a key as the store has it now, 0 without one. Reads no value.
 pub(super) async fn value_bytes(
     target: &Target,
     key: Bytes,
     memory: &RequestMemory,
 ) -> Result<u64, Failure> {
-    let view = new_view(target)?;
-    let store = target.store.id();
-    match view.get_cached(&key).map_err(|error| Failure::engine(&error, store))? {
-        Cached::Ready(pair) => Ok(pair.map_or(0, |pair| pair.value.len() as u64)),
-        Cached::NeedsIo => {
-            on_device(target, memory, move || {
-                let mut found = 0;
-                // It is not admitted, so it is not read.
-                view.get_admitted(&key, &mut |_, bytes| {
-                    found = bytes.saturating_sub(key.len() as u64);
-                    false
-                })?;
-                Ok(Ok(found))
-            })
-            .await
-        }
-    }
+    let meta = meta(target, new_view(target)?, key, memory).await?;
+    Ok(meta.map_or(0, |meta| meta.value_bytes))
 }
 
 fn is_live(pair: &Pair, now_s: u64) -> bool {
@@ -176,26 +235,16 @@ pub(super) async fn get(
     request: &RawGetRequest,
     memory: &Memory,
 ) -> Result<RawGetResponse, Failure> {
-    let pair = get_pair(target, (&request.cf, &request.key), memory).await?;
+    let key = target.engine_key(&request.cf, &request.key)?;
+    let view = view(target).await?;
+    let pair = live_pair(target, view, key, memory).await?;
+    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
     Ok(get_response(pair.map(|pair| pair.value)))
 }
 
 pub(super) fn get_response(found: Option<Bytes>) -> RawGetResponse {
     let not_found = found.is_none();
     RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
-}
-
-/// Returns the pair of a column family's key, if it is live.
-async fn get_pair(
-    target: &Target,
-    (family, key): (&str, &Bytes),
-    memory: &Memory,
-) -> Result<Option<Pair>, Failure> {
-    let key = target.engine_key(family, key)?;
-    let view = view(target).await?;
-    let pair = live_pair(target, &view, key, memory).await?;
-    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    Ok(pair)
 }
 
 /// Returns the bytes of a pair as traffic counts them, without the byte of its family.
@@ -210,37 +259,51 @@ fn note_pairs(target: &Target, pairs: &[KvPair]) {
     target.reader.note_returned(count, bytes);
 }
 
-/// Returns what a get of the target's region finds in `view`; `None` if that needs the device or
-/// fails.
-pub(super) fn get_cached_value(
+/// Returns what a get of the target's region finds in memory in `view`; `None` if it fails.
+pub(super) fn get_in_memory(
     target: &Target,
     view: &View,
     request: &RawGetRequest,
-) -> Option<Option<Bytes>> {
+) -> Option<CachedGet> {
     let key = target.engine_key(&request.cf, &request.key).ok()?;
-    let Ok(Cached::Ready(pair)) = view.get_cached(&key) else { return None };
+    let pair = match view.get_cached(&key).ok()? {
+        CachedGet::Ready(pair) => pair,
+        pending => return Some(pending),
+    };
     let now_s = target.store.clock().unix_seconds();
     let pair = pair.filter(|pair| is_live(pair, now_s));
     target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    Some(pair.map(|pair| pair.value))
+    Some(CachedGet::Ready(pair))
 }
 
-/// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry.
+/// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry. Reads no value.
 pub(super) async fn ttl(
     target: &Target,
     request: &RawGetKeyTtlRequest,
     memory: &Memory,
 ) -> Result<RawGetKeyTtlResponse, Failure> {
-    let pair = get_pair(target, (&request.cf, &request.key), memory).await?;
-    let ttl = match pair.as_ref().map_or(0, |pair| pair.expires_at_s) {
+    let key = target.engine_key(&request.cf, &request.key)?;
+    let view = view(target).await?;
+    let meta = meta(target, view, key, memory).await?;
+    let now_s = target.store.clock().unix_seconds();
+    let meta = meta.filter(|meta| !is_expired(meta.expires_at_s, now_s));
+    target.reader.note_returned(1, meta.map_or(0, |_| request.key.len() as u64));
+    let ttl = match meta.map_or(0, |meta| meta.expires_at_s) {
         0 => 0,
-        at => at.saturating_sub(target.store.clock().unix_seconds()),
+        at => at.saturating_sub(now_s),
     };
-    let not_found = pair.is_none();
+    let not_found = meta.is_none();
     Ok(RawGetKeyTtlResponse { ttl, not_found, ..RawGetKeyTtlResponse::default() })
 }
 
-/// `RawBatchGet`: returns the pairs found, in request order.
+/// Keys of one request that are searched in memory on the request thread, which has other work.
+const KEYS_IN_MEMORY_MAX: usize = 1024;
+
+/// `RawBatchGet`: returns the pairs found, in request order. What memory does not hold is read together.
+///
+/// Invariant: an answer holds the pairs of all keys in the order of the request, also of keys that it
+/// repeats.
+/// Test: `many_keys_are_read_in_the_order_of_the_request_from_memory_and_from_the_device`.
 pub(super) async fn batch_get(
     target: &Target,
     request: &RawBatchGetRequest,
@@ -248,18 +311,63 @@ pub(super) async fn batch_get(
 ) -> Result<RawBatchGetResponse, Failure> {
     let family = target.family(&request.cf, &request.keys)?;
     let view = view(target).await?;
-    let mut pairs = Vec::new();
-    for key in &request.keys {
-        if let Some(pair) = live_pair(target, &view, family.engine_key(key), memory).await? {
-            let (key, value) = (key.clone(), pair.value);
-            pairs.push(KvPair { key, value, ..KvPair::default() });
+    let (mut found, cold) = pairs_in_memory(target, &view, (family, &request.keys), memory)?;
+    let (slots, gets): (Vec<usize>, Vec<PendingGet>) = cold.into_iter().unzip();
+    if !gets.is_empty() {
+        let charged = memory.clone();
+        let read = on_device(target, memory, move || read_pairs(&*view, gets, &charged)).await?;
+        // bug server.batch_get_appends_cold_pairs: let slots = 0..slots.len();
+        for (slot, pair) in slots.into_iter().zip(read) {
+            if let Some(found) = found.get_mut(slot) {
+                *found = pair;
+            }
         }
     }
+    let now_s = target.store.clock().unix_seconds();
+    let live = |(key, pair): (&Bytes, Option<Pair>)| {
+        let value = pair.filter(|pair| is_live(pair, now_s))?.value;
+        Some(KvPair { key: key.clone(), value, ..KvPair::default() })
+    };
+    let pairs: Vec<KvPair> = request.keys.iter().zip(found).filter_map(live).collect();
     note_pairs(target, &pairs);
     Ok(RawBatchGetResponse { pairs, ..RawBatchGetResponse::default() })
 }
 
-/// `Exist`: returns the keys that exist. Reads no value from the device.
+type PairsInMemory = (Vec<Option<Pair>>, Vec<(usize, PendingGet)>);
+
+/// Returns the pairs of keys that memory holds, with their memory charged, and the gets of the others
+/// with their places among the keys.
+fn pairs_in_memory(
+    target: &Target,
+    view: &View,
+    (family, keys): (ColumnFamily, &[Bytes]),
+    memory: &Memory,
+) -> Result<PairsInMemory, Failure> {
+    let store = target.store.id();
+    let (mut found, mut cold) = (Vec::with_capacity(keys.len()), Vec::new());
+    for (slot, key) in keys.iter().enumerate() {
+        let engine_key = family.engine_key(key);
+        let get = match slot < KEYS_IN_MEMORY_MAX {
+            true => view.get_cached(&engine_key),
+            false => Ok(CachedGet::NeedsIo(PendingGet::of_key(engine_key))),
+        };
+        let pair = match get.map_err(|error| Failure::engine(&error, store))? {
+            CachedGet::Ready(pair) => {
+                charge_pair(target, key, pair.as_ref(), memory)?;
+                pair
+            }
+            CachedGet::NeedsIo(get) => {
+                charge(memory, memory_of(key, 0), target.header.region)?;
+                cold.push((slot, get));
+                None
+            }
+        };
+        found.push(pair);
+    }
+    Ok((found, cold))
+}
+
+/// `Exist`: returns the keys that exist. Reads no value.
 pub(super) async fn exist(
     target: &Target,
     request: &ExistRequest,
@@ -267,23 +375,39 @@ pub(super) async fn exist(
 ) -> Result<ExistResponse, Failure> {
     let family = target.family(&request.cf, &request.keys)?;
     let view = view(target).await?;
-    let keys = request.keys.clone();
+    let keys = &request.keys;
     let bytes = keys.iter().map(|key| memory_of(key, 0)).sum();
     charge(memory, bytes, target.header.region)?;
-    let now_s = target.store.clock().unix_seconds();
     target.reader.note_returned(keys.len() as u64, keys.iter().map(|key| key.len() as u64).sum());
-    let keys = on_device(target, memory, move || {
-        let mut found = Vec::new();
-        for key in keys {
-            let only = KeyRange::of_key(family.engine_key(&key));
-            let options = ScanOptions { keys_only: true, ..ScanOptions::new(only, 1) };
-            if view.scan(&options)?.first().is_some_and(|pair| is_live(pair, now_s)) {
-                found.push(key);
+    let (mut exists, mut cold) = (vec![false; keys.len()], Vec::new());
+    let now_s = target.store.clock().unix_seconds();
+    let is_live = move |meta: Option<PairMeta>| {
+        meta.is_some_and(|meta| !is_expired(meta.expires_at_s, now_s))
+    };
+    for (slot, (key, exists)) in keys.iter().zip(&mut exists).enumerate() {
+        let key = family.engine_key(key);
+        let found = match slot < KEYS_IN_MEMORY_MAX {
+            true => view.get_meta_cached(&key),
+            false => Ok(Cached::NeedsIo),
+        };
+        match found.map_err(|error| Failure::engine(&error, target.store.id()))? {
+            Cached::Ready(meta) => *exists = is_live(meta),
+            Cached::NeedsIo => cold.push((slot, key)),
+        }
+    }
+    if !cold.is_empty() {
+        let search = move || {
+            let meta = |(slot, key): (usize, Bytes)| Ok((slot, is_live(view.get_meta(&key)?)));
+            cold.into_iter().map(meta).collect::<stele_types::Result<Vec<_>>>().map(Ok)
+        };
+        for (slot, found) in on_device(target, memory, search).await? {
+            if let Some(exists) = exists.get_mut(slot) {
+                *exists = found;
             }
         }
-        Ok(Ok(found))
-    })
-    .await?;
+    }
+    let found = keys.iter().zip(exists).filter(|(_, exists)| *exists);
+    let keys = found.map(|(key, _)| key.clone()).collect();
     Ok(ExistResponse { keys, ..ExistResponse::default() })
 }
 
@@ -582,8 +706,8 @@ mod tests {
             Ok(None)
         }
 
-        fn get_cached(&self, _: &[u8]) -> stele_types::Result<Cached<Option<Pair>>> {
-            Ok(Cached::Ready(None))
+        fn get_cached(&self, _: &[u8]) -> stele_types::Result<CachedGet> {
+            Ok(CachedGet::Ready(None))
         }
 
         fn scan(&self, options: &ScanOptions) -> stele_types::Result<Vec<Pair>> {
@@ -608,8 +732,8 @@ mod tests {
             Ok(None)
         }
 
-        fn get_cached(&self, _: &[u8]) -> stele_types::Result<Cached<Option<Pair>>> {
-            Ok(Cached::NeedsIo)
+        fn get_cached(&self, key: &[u8]) -> stele_types::Result<CachedGet> {
+            Ok(CachedGet::needs_io(key))
         }
 
         fn scan(&self, _: &ScanOptions) -> stele_types::Result<Vec<Pair>> {

@@ -25,7 +25,10 @@ mod tests;
 pub use effects::{Effects, KeyChange};
 pub use layer::Layer;
 
-use crate::{Admit, Admitted, Cached, EngineView, Pair, ScanOptions};
+use crate::{
+    Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Pair, PairMeta, PendingGet,
+    ScanOptions,
+};
 use bytes::Bytes;
 use layer::Point;
 use merge::merge;
@@ -219,9 +222,9 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         }
     }
 
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         match self.effects.get(key) {
-            Some(effect) => Ok(Cached::Ready(effect)),
+            Some(effect) => Ok(CachedGet::Ready(effect)),
             None => self.view.get_cached(key),
         }
     }
@@ -233,11 +236,32 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         merge(&self.view, &self.effects, options, &mut |_, _| true)?.read()
     }
 
-    fn get_admitted(&self, key: &[u8], admit: Admit<'_>) -> Result<Admitted<Option<Pair>>> {
+    fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
+        // The values of effects are in memory.
+        let effect = |get: &PendingGet| self.effects.get(&get.key);
+        // bug overlay.many_gets_without_effects: let effect = |_: &PendingGet| None;
+        let effects: Vec<Option<Option<Pair>>> = gets.iter().map(effect).collect();
+        let without = gets.into_iter().zip(&effects).filter(|(_, effect)| effect.is_none());
+        let below = without.map(|(get, _)| get).collect();
+        let mut read = self.view.get_many(below, admit).into_iter();
+        let of = |effect| match effect {
+            Some(effect) => Some(Ok(Admitted::Read(effect))),
+            None => read.next(),
+        };
+        effects.into_iter().map_while(of).collect()
+    }
+
+    fn get_meta(&self, key: &[u8]) -> Result<Option<PairMeta>> {
         match self.effects.get(key) {
-            // Its value is in memory.
-            Some(effect) => Ok(Admitted::Read(effect)),
-            None => self.view.get_admitted(key, admit),
+            Some(effect) => Ok(effect.as_ref().map(Pair::meta)),
+            None => self.view.get_meta(key),
+        }
+    }
+
+    fn get_meta_cached(&self, key: &[u8]) -> Result<Cached<Option<PairMeta>>> {
+        match self.effects.get(key) {
+            Some(effect) => Ok(Cached::Ready(effect.as_ref().map(Pair::meta))),
+            None => self.view.get_meta_cached(key),
         }
     }
 

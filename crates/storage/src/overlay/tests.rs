@@ -1,5 +1,5 @@
 use super::{Effects, Layer, Overlaid, Overlay, effect_bytes};
-use crate::{Admitted, Cached, EngineView, Order, Pair, ScanOptions};
+use crate::{Admitted, Cached, CachedGet, EngineView, Order, Pair, ScanOptions};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -63,8 +63,8 @@ impl EngineView for &Device {
         }))
     }
 
-    fn get_cached(&self, _key: &[u8]) -> Result<Cached<Option<Pair>>> {
-        Ok(Cached::NeedsIo)
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
+        Ok(CachedGet::needs_io(key))
     }
 
     fn scan_cached(
@@ -123,8 +123,8 @@ fn a_deleted_key_has_no_pair_and_no_read_of_the_device() {
     let overlay = overlay(&[&[Put("k00000", "new")], &[Delete("k00000")]]);
     let view = Overlaid::new(&device, overlay.effects());
     assert_eq!(view.get(b"k00000").unwrap(), None);
-    assert_eq!(view.get_cached(b"k00000").unwrap(), Cached::Ready(None));
-    assert_eq!(view.get_cached(b"k00001").unwrap(), Cached::NeedsIo);
+    assert_eq!(view.get_cached(b"k00000").unwrap(), CachedGet::Ready(None));
+    assert_eq!(view.get_cached(b"k00001").unwrap(), CachedGet::needs_io(b"k00001"));
     assert_eq!(view.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap(), []);
 }
 

@@ -141,9 +141,19 @@ impl DeviceTimer {
 
     /// Reads like [`VfsFile::read_at`]. Measures the read if the page cache does not hold all of it.
     pub fn read_at(&self, file: &dyn VfsFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if file.read_cached_at(buffer, offset)? {
-            return Ok(buffer.len());
+        match file.read_cached_at(buffer, offset)? {
+            true => Ok(buffer.len()),
+            false => self.read_missed_at(file, buffer, offset),
         }
+    }
+
+    /// Reads like [`VfsFile::read_at`] and measures the read: the page cache did not hold all of it.
+    pub fn read_missed_at(
+        &self,
+        file: &dyn VfsFile,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<usize> {
         let begin_nanos = self.clock.monotonic_nanos();
         let got = file.read_at(buffer, offset)?;
         self.times.note_read(begin_nanos, self.clock.monotonic_nanos(), got as u64);

@@ -7,7 +7,7 @@ use super::value_log::ValueLog;
 use bytes::Bytes;
 use std::path::PathBuf;
 use std::sync::Arc;
-use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
+use stele_storage::{CachedGet, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Result};
 
 /// Snapshot of the key-values. Pointers in it stay valid: the value log is append-only.
@@ -73,13 +73,13 @@ impl EngineView for RockView {
         found.pair(Bytes::copy_from_slice(key), self.values.as_deref()).map(Some)
     }
 
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         match self.found(key, Tier::Memory)? {
-            None | Some(Some(Found::At { .. })) => Ok(Cached::NeedsIo),
-            Some(None) => Ok(Cached::Ready(None)),
+            None | Some(Some(Found::At { .. })) => Ok(CachedGet::needs_io(key)),
+            Some(None) => Ok(CachedGet::Ready(None)),
             Some(Some(found)) => {
                 let pair = found.pair(Bytes::copy_from_slice(key), None)?;
-                Ok(Cached::Ready(Some(pair)))
+                Ok(CachedGet::Ready(Some(pair)))
             }
         }
     }

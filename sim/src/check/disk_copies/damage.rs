@@ -5,10 +5,10 @@ use super::DiskCopy;
 use super::observed_state::{ObservedState, catch_up, difference, pairs};
 use crate::world::DIR;
 use std::path::{Path, PathBuf};
-use stele_engine::{Cached, Store};
+use stele_engine::Store;
 use stele_index::{Direction, inspect_manifest};
 use stele_simulated_disk::Fault;
-use stele_storage::{EngineView, StateMachine};
+use stele_storage::{CachedGet, EngineView, StateMachine};
 use stele_types::{KeyRange, Prng, ValueRef};
 
 /// Block size of the smallest device; frames start at its multiples.
@@ -102,7 +102,7 @@ fn wrong_pair(store: &Store, live: &ObservedState) -> Option<String> {
         };
         let got = view.get(&pair.key).ok().and_then(shown);
         got.or_else(|| match view.get_cached(&pair.key) {
-            Ok(Cached::Ready(found)) => shown(found),
+            Ok(CachedGet::Ready(found)) => shown(found),
             _ => None,
         })
     })

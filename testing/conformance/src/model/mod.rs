@@ -12,7 +12,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, LostValue, Maintained, Order, Pair, Progress,
+    CachedGet, EngineStats, EngineView, LogStore, LostValue, Maintained, Order, Pair, Progress,
     RangeSize, Repair, ScanOptions, Snapshots, Space, StateMachine,
 };
 use stele_types::{
@@ -536,10 +536,10 @@ impl EngineView for ModelView {
         }))
     }
 
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         match self.is_cold {
-            true => Ok(Cached::NeedsIo),
-            false => self.get(key).map(Cached::Ready),
+            true => Ok(CachedGet::needs_io(key)),
+            false => self.get(key).map(CachedGet::Ready),
         }
     }
 

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use stele_conformance::Factory;
 use stele_conformance::{ModelEngine, ModelIngest, ModelView};
 use stele_storage::{
-    Cached, EngineStats, EngineView, LogStore, Maintained, Order, Pair, Progress, RangeSize,
+    CachedGet, EngineStats, EngineView, LogStore, Maintained, Order, Pair, Progress, RangeSize,
     Repair, ScanOptions, Snapshots, StateMachine,
 };
 use stele_types::{
@@ -155,11 +155,11 @@ impl EngineView for FaultyView {
         Ok(found)
     }
 
-    fn get_cached(&self, key: &[u8]) -> Result<Cached<Option<Pair>>> {
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         if self.bug == Bug::CachedIsEmpty {
-            return Ok(Cached::Ready(None));
+            return Ok(CachedGet::Ready(None));
         }
-        self.get(key).map(Cached::Ready)
+        self.get(key).map(CachedGet::Ready)
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

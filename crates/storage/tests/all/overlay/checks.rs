@@ -4,7 +4,7 @@ use crate::overlay::history::{History, Snapshot};
 use crate::overlay::plain::PlainView;
 use std::fmt::Debug;
 use std::sync::Arc;
-use stele_storage::{Cached, EngineView, Order, Overlaid, Pair, ScanOptions};
+use stele_storage::{CachedGet, EngineView, Order, Overlaid, Pair, PendingGet, ScanOptions};
 use stele_types::{KeyRange, Prng};
 
 const GETS: u64 = 4;
@@ -48,10 +48,25 @@ impl Case<'_> {
         for _ in 0..GETS {
             self.get(prng)?;
         }
+        self.get_many(prng)?;
         for _ in 0..SCANS {
             self.scan(prng)?;
         }
-        Ok(2 * GETS + SCANS + self.pages(prng)?)
+        Ok(3 * GETS + SCANS + self.pages(prng)?)
+    }
+
+    fn get_many(&self, prng: &mut Prng) -> Result<(), String> {
+        let keys: Vec<_> = (0..GETS).map(|_| self.history.keys.draw(prng)).collect();
+        let gets = keys.iter().cloned().map(PendingGet::of_key).collect();
+        let got = self.overlaid.get_many(gets, &mut |_, _| true);
+        let got: Vec<_> = got.into_iter().map(|got| got.unwrap().read().unwrap()).collect();
+        let wanted: Vec<_> = keys.iter().map(|key| self.wanted.get(key).unwrap()).collect();
+        equal(&got, &wanted, &("get_many", &keys))?;
+        for (key, pair) in keys.iter().zip(&wanted) {
+            let meta = pair.as_ref().map(Pair::meta);
+            equal(&self.overlaid.get_meta(key).unwrap(), &meta, &("get_meta", key))?;
+        }
+        Ok(())
     }
 
     fn get(&self, prng: &mut Prng) -> Result<(), String> {
@@ -62,10 +77,11 @@ impl Case<'_> {
         let mut unapplied = self.history.entries[applied + 1..=last].iter().flatten();
         let cached = self.overlaid.get_cached(&key).unwrap();
         // An effect of an entry that is applied may stay, with those of all later ones.
-        if cached == Cached::NeedsIo && !unapplied.any(|op| op.writes(&key)) {
+        let needs_io = matches!(cached, CachedGet::NeedsIo(_));
+        if needs_io && !unapplied.any(|op| op.writes(&key)) {
             return Ok(());
         }
-        equal(&cached, &Cached::Ready(wanted), &("get_cached", &key))
+        equal(&cached, &CachedGet::Ready(wanted), &("get_cached", &key))
     }
 
     fn scan(&self, prng: &mut Prng) -> Result<(), String> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_storage::{Cached, EngineView, Order, Pair, ScanOptions};
+use stele_storage::{CachedGet, EngineView, Order, Pair, ScanOptions};
 use stele_types::{KeyRange, Result};
 
 /// Value and expiry in Unix seconds of each key.
@@ -53,8 +53,8 @@ impl EngineView for PlainView {
         Ok(self.0.get_key_value(key).map(pair))
     }
 
-    fn get_cached(&self, _key: &[u8]) -> Result<Cached<Option<Pair>>> {
-        Ok(Cached::NeedsIo)
+    fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
+        Ok(CachedGet::needs_io(key))
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
