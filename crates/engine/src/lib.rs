@@ -26,8 +26,8 @@ pub use shards::{
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
 pub use stele_storage::{
     Cached, CachedGet, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order,
-    Pages, Pair, PairMeta, PendingGet, RangeSize, Repair, ScanOptions, Snapshots, StateMachine, StorageEngine, read_ident,
-    read_regions,
+    Pages, Pair, PairMeta, PendingGet, RangeSize, Repair, ScanOptions, Snapshots, StateMachine,
+    StorageEngine, read_ident, read_regions,
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{

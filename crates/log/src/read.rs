@@ -1,8 +1,9 @@
 //! Reads of entries and of values by their locators: of one value with one positioned read of
 //! exactly the value, or without waiting for the device; of many independent values, each handed
-//! out as soon as it is read.
+//! out as soon as it is read; of records to be moved, with the headers before them in sorted files.
 
 use crate::dir::Name;
+use crate::read_many::{ReadMode, Unchecked};
 use crate::shared::{Counters, Shared};
 use crate::{Log, sorted};
 use bytes::Bytes;
@@ -51,7 +52,7 @@ impl Shared {
         self.get_with(at, None)
     }
 
-    /// Returns a value that [`Shared::get_in_memory`] did not find, without another attempt.
+    /// Returns a value that [`Log::get_cached`] did not find, without another attempt.
     ///
     /// Invariant: only a read that was tried in memory counts as one of the device.
     /// Test: `reads_count_if_they_needed_the_device`.
@@ -92,20 +93,6 @@ impl Shared {
     fn file_in_memory(&self, at: &Locator) -> Option<Arc<dyn VfsFile>> {
         let is_short = u64::from(at.length) <= TRUSTED_LENGTH_BYTES;
         self.open_handle(at.file).filter(|_| is_short)
-    }
-
-    /// Returns a value if its file is open and the page cache holds the value; `None` otherwise, also
-    /// when it does not match its checksum. Uses no memory for a value that it does not find.
-    pub(crate) fn get_in_memory(&self, at: &Locator) -> Result<Option<Bytes>> {
-        let Some(file) = self.file_in_memory(at) else { return Ok(None) };
-        with_memory(at.length as usize, |memory| {
-            if !file.read_cached_at(memory, u64::from(at.offset))? {
-                return Ok(None);
-            }
-            let is_whole = at.check(memory).is_ok();
-            // bug log.cached_unchecked: let is_whole = true;
-            Ok(is_whole.then(|| Bytes::copy_from_slice(memory)))
-        })
     }
 
     /// Checks that the device holds the value. Bypasses the page cache.
@@ -206,14 +193,69 @@ impl Shared {
             _ => Ok(RecordHeader { version: at.lsn(), key: None, expires_at_s: None }),
         }
     }
+
+    pub(crate) fn read_records(
+        &self,
+        places: &[(usize, Locator)],
+        how: ReadMode,
+    ) -> Result<Vec<Unchecked>> {
+        let whole = |(key_bytes, at): &(usize, Locator)| {
+            let before = self.bytes_before(*key_bytes, at)?;
+            Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
+        };
+        let whole: Vec<Locator> = places.iter().map(whole).collect::<Result<_>>()?;
+        Ok(self.read_many_with(&whole, how)?.values)
+    }
+
+    pub(crate) fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
+        let before = self.bytes_before(key.len(), at)? as usize;
+        if let Some((header, value)) = read.split(before)
+            && at.check(&value).is_ok()
+        {
+            if before == 0 {
+                return Ok((value, self.record_of(at)?.version));
+            }
+            let place = Lsn::new(at.file, at.offset - before as u32);
+            if let Some(fields) = sorted::header_of(&header, self.dir.store, place, key)
+                && fields.value_crc == at.crc
+            {
+                return Ok((value, fields.version));
+            }
+        }
+        Ok((self.get(at)?, self.record_of(at)?.version))
+    }
+
+    /// Returns the bytes of the record header before a value; 0 in segments, where it is not
+    /// needed, and for a damaged locator, which may name any position.
+    fn bytes_before(&self, key_bytes: usize, at: &Locator) -> Result<u32> {
+        let before = match self.value_name(at.file)? {
+            Name::Sorted(_) => sorted::bytes_before_value(key_bytes),
+            _ => 0,
+        };
+        let fits = before <= at.offset && at.length.checked_add(before).is_some();
+        Ok(if fits { before } else { 0 })
+    }
 }
 
 impl Log {
     /// Returns the value at a locator if its file is open and the page cache holds it. Returns
     /// `None` otherwise, also when it does not match its checksum: then the caller must use
-    /// [`Log::get`], which may wait.
+    /// [`Log::get_missed`], which may wait. Allocates nothing for a value that it does not find.
     pub fn get_cached(&self, at: &Locator) -> Result<Option<Bytes>> {
-        self.shared.get_in_memory(at)
+        let Some(file) = self.shared.file_in_memory(at) else { return Ok(None) };
+        with_memory(at.length as usize, |memory| {
+            if !file.read_cached_at(memory, u64::from(at.offset))? {
+                return Ok(None);
+            }
+            let is_whole = at.check(memory).is_ok();
+            // bug log.cached_unchecked: let is_whole = true;
+            Ok(is_whole.then(|| Bytes::copy_from_slice(memory)))
+        })
+    }
+
+    /// [`Log::get`] of a value that was requested by [`Log::will_read`]: the read is not measured.
+    pub fn get_requested(&self, at: &Locator) -> Result<Bytes> {
+        self.shared.get_requested(at)
     }
 
     /// [`Log::get`] of a value that [`Log::get_cached`] did not find: it is not tried again without
@@ -278,14 +320,15 @@ impl Log {
                 requested += 1;
             }
             let is_one = order.len() == 1;
-            let value = if is_one { self.get(at) } else { self.shared.get_requested(at) };
+            let value = if is_one { self.get(at) } else { self.get_requested(at) };
             take(i, value);
             pending_bytes = pending_bytes.saturating_sub(u64::from(at.length));
         }
     }
 
-    /// Requests a value from the device. A failure shows when the value is read.
-    fn will_read(&self, at: &Locator) {
+    /// Requests a value from the device, for a later [`Log::get_requested`]. A failure shows when the value
+    /// is read.
+    pub fn will_read(&self, at: &Locator) {
         let shared = &self.shared;
         let file = shared.value_name(at.file).and_then(|name| shared.handle(name));
         if let Ok(file) = file {

@@ -1,20 +1,15 @@
 //! Reads of many values: one read for each stretch of neighbouring values. Short reads that miss
 //! the page cache are all requested from the device before the first is awaited. Neighbours in the
 //! order of position share a buffer, and the handle of their file.
-//!
-//! Reads of records to be moved: many values at a time, with the record headers before them in
-//! sorted files.
 
-use crate::dir::Name;
 use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
 use crate::read_pool::{ReadMemory, ReadPool};
 use crate::shared::Shared;
-use crate::sorted;
 use bytes::Bytes;
 use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
-use stele_types::{FileId, Locator, Lsn, Result};
+use stele_types::{FileId, Locator, Result};
 use stele_vfs::{AlignedBuf, MEMORY_ALIGN_BYTES, VfsFile};
 
 /// Maximum unrequested bytes between two values of one read: cheaper than another read.
@@ -402,12 +397,7 @@ impl Shared {
 
 impl LastFile {
     /// Returns the handle of a file; `None` if it may not be opened now.
-    fn of(
-        &mut self,
-        shared: &Shared,
-        file: FileId,
-        may_wait: bool,
-    ) -> Result<Option<&OpenFile>> {
+    fn of(&mut self, shared: &Shared, file: FileId, may_wait: bool) -> Result<Option<&OpenFile>> {
         if self.0.as_ref().is_none_or(|(last, _)| *last != file) {
             self.0 = match shared.open_handle(file) {
                 Some(open) => Some((file, OpenFile { file: open, was_open: true })),
@@ -464,6 +454,7 @@ impl<'a> CachedPack<'a> {
             if !how.may_wait {
                 return Ok(None);
             }
+            // bug log.untried_read_is_measured: `*was_open` is `true`
             let is_measured = *was_open && std::mem::take(&mut how.measures);
             if how.requests && !is_measured {
                 file.will_read(from, part.len() as u64);
@@ -574,48 +565,4 @@ fn stretch_places(at: &[Locator], order: &[usize], how: ReadMode) -> usize {
         taken += 1;
     }
     taken.max(1)
-}
-
-impl Shared {
-    pub(crate) fn read_records(
-        &self,
-        places: &[(usize, Locator)],
-        how: ReadMode,
-    ) -> Result<Vec<Unchecked>> {
-        let whole = |(key_bytes, at): &(usize, Locator)| {
-            let before = self.bytes_before(*key_bytes, at)?;
-            Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
-        };
-        let whole: Vec<Locator> = places.iter().map(whole).collect::<Result<_>>()?;
-        Ok(self.read_many_with(&whole, how)?.values)
-    }
-
-    pub(crate) fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {
-        let before = self.bytes_before(key.len(), at)? as usize;
-        if let Some((header, value)) = read.split(before)
-            && at.check(&value).is_ok()
-        {
-            if before == 0 {
-                return Ok((value, self.record_of(at)?.version));
-            }
-            let place = Lsn::new(at.file, at.offset - before as u32);
-            if let Some(fields) = sorted::header_of(&header, self.dir.store, place, key)
-                && fields.value_crc == at.crc
-            {
-                return Ok((value, fields.version));
-            }
-        }
-        Ok((self.get(at)?, self.record_of(at)?.version))
-    }
-
-    /// Returns the bytes of the record header before a value; 0 in segments, where it is not
-    /// needed, and for a damaged locator, which may name any position.
-    fn bytes_before(&self, key_bytes: usize, at: &Locator) -> Result<u32> {
-        let before = match self.value_name(at.file)? {
-            Name::Sorted(_) => sorted::bytes_before_value(key_bytes),
-            _ => 0,
-        };
-        let fits = before <= at.offset && at.length.checked_add(before).is_some();
-        Ok(if fits { before } else { 0 })
-    }
 }

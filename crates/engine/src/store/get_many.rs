@@ -3,12 +3,17 @@
 use super::Shared;
 use super::view::View;
 use bytes::Bytes;
-use stele_log::Unchecked;
+use stele_log::{Log, Unchecked};
 use stele_storage::{Admit, Admitted, GotAdmitted, Pair, PendingGet};
 use stele_types::{Locator, Result, ValueRef};
 
-/// Bytes of keys and values that are admitted and read together, unless one pair has more.
+/// Bytes of keys and values that are admitted and read together.
 const PART_BYTES_MAX: u64 = 4 << 20;
+/// Shortest value that is read by itself, into memory of its own: a read of it takes as long as that of
+/// many short ones.
+const LONG_VALUE_BYTES: u32 = 64 << 10;
+/// Bytes of long values that are requested from the device before the first of them is read.
+const REQUESTED_BYTES_MAX: u64 = 4 << 20;
 
 /// A get of which the value must be read.
 struct FoundGet {
@@ -34,6 +39,10 @@ impl FoundGet {
         }
     }
 
+    fn is_long(&self) -> bool {
+        self.value.len() >= LONG_VALUE_BYTES
+    }
+
     fn got(&self, value: Bytes) -> GotAdmitted {
         let (key, expires_at_s) = (self.key.clone(), self.expires_at_s);
         Admitted::Read(Some(Pair { key, value, expires_at_s }))
@@ -44,7 +53,8 @@ impl View {
     /// Reads many pairs, each with its own result, in the order of `gets`.
     ///
     /// Invariant: no memory is used for values that are not admitted.
-    /// Test: `a_read_of_which_the_memory_is_refused_reads_no_value`.
+    /// Tests: `a_read_of_which_the_memory_is_refused_reads_no_value`,
+    /// `short_values_are_admitted_and_read_in_parts_of_bounded_size`.
     pub(super) fn read_pairs(
         &self,
         gets: Vec<PendingGet>,
@@ -63,24 +73,18 @@ impl View {
                 Err(error) => Err(error),
             });
         }
-        found.sort_unstable_by_key(FoundGet::place);
+        found.sort_unstable_by_key(|get| (get.is_long(), get.place()));
         // bug engine.many_gets_in_order_of_places: found.iter_mut().enumerate().for_each(|(slot, get)| get.slot = slot);
-        let mut rest = found.as_slice();
-        while !rest.is_empty() {
-            let (part, bytes) = first_part(&mut rest);
-            let is_admitted = admit(part.len(), bytes);
-            // bug engine.get_reads_unadmitted: never
-            if !is_admitted {
-                break;
-            }
-            self.shared().read_part(part, &mut results);
+        let (short, long) = found.split_at(found.partition_point(|get| !get.is_long()));
+        if self.shared().read_short(short, &mut *admit, &mut results) {
+            self.shared().read_long(long, admit, &mut results);
         }
         results
     }
 
     /// Finds the value of a get in the index, unless its location is known.
     ///
-    /// Invariant: a get whose location is known does not search the index again.
+    /// Invariant: a get with a known location does not search the index again.
     /// Test: `a_cold_get_searches_the_index_once_and_reads_once`.
     fn find(&self, slot: usize, get: PendingGet) -> Result<Option<FoundGet>> {
         let PendingGet { key, located } = get;
@@ -115,35 +119,77 @@ fn first_part<'a>(rest: &mut &'a [FoundGet]) -> (&'a [FoundGet], u64) {
     (part, bytes)
 }
 
+fn set(results: &mut [Result<GotAdmitted>], get: &FoundGet, value: Result<Bytes>) {
+    if let Some(result) = results.get_mut(get.slot) {
+        *result = value.map(|value| get.got(value));
+    }
+}
+
 impl Shared {
-    fn read_part(&self, part: &[FoundGet], results: &mut [Result<GotAdmitted>]) {
-        let mut set = |get: &FoundGet, value: Result<Bytes>| {
-            if let Some(result) = results.get_mut(get.slot) {
-                *result = value.map(|value| get.got(value));
+    /// Reads short values, many at a time. Returns false after a refusal.
+    fn read_short(
+        &self,
+        mut rest: &[FoundGet],
+        admit: Admit<'_>,
+        results: &mut [Result<GotAdmitted>],
+    ) -> bool {
+        while !rest.is_empty() {
+            let (part, bytes) = first_part(&mut rest);
+            let is_admitted = admit(part.len(), bytes);
+            // bug engine.get_reads_unadmitted: never
+            if !is_admitted {
+                return false;
             }
-        };
+            self.read_part(part, results);
+        }
+        true
+    }
+
+    /// Reads long values, each by itself, while the device works on the next ones.
+    fn read_long(&self, long: &[FoundGet], admit: Admit<'_>, results: &mut [Result<GotAdmitted>]) {
+        // The first one is read at once.
+        let (mut requested, mut requested_bytes) = (1, 0_u64);
+        for (number, get) in long.iter().enumerate() {
+            let is_admitted = admit(1, get.bytes());
+            // bug engine.long_get_reads_unadmitted: never
+            if !is_admitted {
+                return;
+            }
+            while requested_bytes < REQUESTED_BYTES_MAX
+                && let Some(next) = long.get(requested)
+            {
+                if let ValueRef::At(at) = &next.value {
+                    self.log.will_read(at);
+                }
+                requested_bytes += next.bytes();
+                requested += 1;
+            }
+            let ValueRef::At(at) = &get.value else { continue };
+            let value = match self.values.get(at) {
+                Some(value) => Ok(value),
+                None if number > 0 => self.read_alone(get, at, |log, at| log.get_requested(at)),
+                None => self.read_first(get, at),
+            };
+            set(results, get, value);
+            if number > 0 {
+                requested_bytes = requested_bytes.saturating_sub(get.bytes());
+            }
+        }
+    }
+
+    fn read_part(&self, part: &[FoundGet], results: &mut [Result<GotAdmitted>]) {
         let mut missing = Vec::new();
         for get in part {
             match &get.value {
-                ValueRef::Inline(value) => set(get, Ok(value.clone())),
+                ValueRef::Inline(value) => set(results, get, Ok(value.clone())),
                 ValueRef::At(at) => match self.values.get(at) {
-                    Some(value) => set(get, Ok(value)),
+                    Some(value) => set(results, get, Ok(value)),
                     None => missing.push((get, at)),
                 },
             }
         }
-        let note = |get: &FoundGet, at: &Locator, value: Result<Bytes>| {
-            value.inspect_err(|error| self.lost_values.note(&get.key, at, error))
-        };
         if let [(get, at)] = missing.as_slice() {
-            let value = match get.is_missed {
-                true => self.log.get_missed(at),
-                false => self.log.get(at),
-            };
-            if let Ok(value) = &value {
-                self.values.insert(at, value);
-            }
-            return set(get, note(get, at, value));
+            return set(results, get, self.read_first(get, at));
         }
         let read = self.read_missing(&missing);
         for ((get, at), read) in missing.into_iter().zip(read) {
@@ -151,8 +197,34 @@ impl Shared {
             if let Ok(value) = &value {
                 self.values.insert_copy(at, value);
             }
-            set(get, note(get, at, value));
+            set(results, get, self.noted(get, at, value));
         }
+    }
+
+    /// Reads a value that was not requested from the device before.
+    fn read_first(&self, get: &FoundGet, at: &Locator) -> Result<Bytes> {
+        self.read_alone(get, at, |log, at| match get.is_missed {
+            true => log.get_missed(at),
+            false => log.get(at),
+        })
+    }
+
+    fn read_alone(
+        &self,
+        get: &FoundGet,
+        at: &Locator,
+        read: impl FnOnce(&Log, &Locator) -> Result<Bytes>,
+    ) -> Result<Bytes> {
+        let value = read(&self.log, at);
+        if let Ok(value) = &value {
+            self.values.insert(at, value);
+        }
+        self.noted(get, at, value)
+    }
+
+    /// Records a value that cannot be read as lost.
+    fn noted(&self, get: &FoundGet, at: &Locator, value: Result<Bytes>) -> Result<Bytes> {
+        value.inspect_err(|error| self.lost_values.note(&get.key, at, error))
     }
 
     /// Reads values together; if that fails, each is read again by itself when it is checked.

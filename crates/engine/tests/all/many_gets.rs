@@ -128,7 +128,9 @@ fn a_cold_get_searches_the_index_once_and_reads_once() {
     let gets: Vec<PendingGet> = keys.iter().map(|n| pending(&view, *n)).collect();
     let [attempts, _, _, searches] = calls.take();
     let pairs = read(&view, gets);
-    assert!(keys.iter().zip(&pairs).all(|(n, pair)| pair.as_ref().unwrap().value == value(*n, LONG)));
+    assert!(
+        keys.iter().zip(&pairs).all(|(n, pair)| pair.as_ref().unwrap().value == value(*n, LONG))
+    );
     assert_eq!((attempts, calls.take()), (40, [0, 39, 40, 0]), "{searches} reads of the index");
     // Existence needs no value.
     assert!(matches!(view.get_meta_cached(&key(9)), Ok(Cached::Ready(Some(_)))));
@@ -136,6 +138,31 @@ fn a_cold_get_searches_the_index_once_and_reads_once() {
     calls.holds_values.store(true, Ordering::Relaxed);
     assert!(matches!(view.get_cached(&key(9)), Ok(CachedGet::Ready(Some(_)))));
     assert_eq!(calls.take(), [1, 0, 0, one_search]);
+}
+
+#[test]
+fn short_values_are_admitted_and_read_in_parts_of_bounded_size() {
+    let disk = disk(6);
+    let db = open(&disk, &Options { segment_bytes_max: 1 << 20, ..tiny() }).unwrap();
+    for n in 0..700 {
+        db.put(&key(n), &value(n, LONG)).unwrap();
+    }
+    db.compact().unwrap();
+    let view = db.view().unwrap();
+    let gets = || (0..700).rev().map(|n| PendingGet::of_key(key(n).into())).collect();
+    view.get_many(gets(), &mut |_, _| false);
+    let (mut parts, before) = (Vec::new(), disk.meter().snapshot());
+    let got = view.get_many(gets(), &mut |pairs, bytes| {
+        parts.push((pairs, bytes));
+        parts.len() < 3
+    });
+    let pair_bytes = (LONG + key(0).len()) as u64;
+    let pairs = (4 << 20) / pair_bytes;
+    assert_eq!(parts, vec![(pairs as usize, pairs * pair_bytes); 3]);
+    let is_read = |got: &Result<GotAdmitted>| matches!(got, Ok(Admitted::Read(Some(_))));
+    assert_eq!(got.iter().filter(|got| is_read(got)).count() as u64, 2 * pairs);
+    let read_bytes = disk.meter().snapshot().since(&before).read_bytes;
+    assert!(read_bytes < 10 << 20, "{read_bytes} bytes were read");
 }
 
 #[test]
@@ -191,7 +218,7 @@ fn many_gets_answer_in_their_order_what_each_does_alone() {
         let view = db.view().unwrap();
         let keys: Vec<u64> = (0..400).map(|at| at * 53 % 131).collect();
         let get = |n: &u64| match view.get_cached(&key(*n)).unwrap() {
-            CachedGet::NeedsIo(get) if n % 3 > 0 => get,
+            CachedGet::NeedsIo(get) if !n.is_multiple_of(3) => get,
             _ => PendingGet::of_key(key(*n).into()),
         };
         let (mut count, mut whole) = (0, 0);
@@ -240,7 +267,8 @@ fn of_many_gets_only_those_of_unreadable_values_fail() {
     }
     let view = db.view().unwrap();
     for is_located in [true, false] {
-        let get = |n| if is_located { pending(&view, n) } else { PendingGet::of_key(key(n).into()) };
+        let get =
+            |n| if is_located { pending(&view, n) } else { PendingGet::of_key(key(n).into()) };
         let got = view.get_many((0..60).map(get).collect(), &mut |_, _| true);
         for (n, got) in (0..).zip(got) {
             match got {

@@ -91,6 +91,25 @@ fn reads_count_if_they_needed_the_device() {
     assert_eq!(reads(), 10);
     log.read_each(&places, |_, value| drop(value.unwrap()));
     assert_eq!(reads(), 10, "requested before they were awaited");
+    for at in &places {
+        assert!(log.get_cached(at).unwrap().is_none());
+        log.get_missed(at).unwrap();
+    }
+    assert_eq!(reads(), 20, "they were tried in memory");
+    log.read_many_missed(&places).unwrap();
+    assert_eq!(reads(), 21, "one of many that are read together");
+    drop(log);
+    // Nothing of a file that was not open was tried in memory, which holds it.
+    disk.set_cached(true);
+    for (number, at) in places.iter().cycle().take(20).enumerate() {
+        let options = LogOptions { timer: Some(timer.clone()), ..options() };
+        let (log, _) = open_with(&disk, options, RecoverFrom::default()).unwrap();
+        match number % 2 {
+            0 => drop(log.get_missed(at).unwrap()),
+            _ => drop(log.read_many_missed(&[*at, places[0]]).unwrap()),
+        }
+    }
+    assert_eq!(reads(), 21);
 }
 
 #[test]

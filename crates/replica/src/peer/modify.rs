@@ -10,7 +10,9 @@ use crate::input::{Modify, RequestId};
 use crate::output::{Busy, Lookup, Refusal};
 use crate::reads::KeySearch;
 use bytes::Bytes;
-use stele_storage::{Cached, CachedGet, Decision, EngineView, NewPair, Pair, StorageEngine, decide};
+use stele_storage::{
+    Cached, CachedGet, Decision, EngineView, NewPair, Pair, StorageEngine, decide,
+};
 use stele_types::{Error, LogIndex, Result, is_expired};
 
 impl<E: StorageEngine> Replica<E> {

@@ -116,13 +116,15 @@ pub fn pair_memory(key_bytes: u64, value_bytes: u64) -> u64 {
     PAIR_BYTES + 2 * key_bytes + value_memory(value_bytes)
 }
 
-/// Returns the memory of pairs that are read by their keys, each of at most `key_bytes_max`: one that is
-/// read by itself has the memory of its value only.
+/// Returns the memory of pairs that are read together by their keys, each of at most `key_bytes_max`. One
+/// that is read by itself has no more memory than its value. Of others the reads take at most twice their
+/// bytes; keys and short values are copied into the encoded answer.
 pub fn gets_memory(pairs: usize, bytes: u64, key_bytes_max: u64) -> u64 {
-    match pairs {
-        1 => pair_memory(key_bytes_max.min(bytes), bytes),
-        _ => pairs_memory(pairs, bytes),
+    if pairs == 1 {
+        return pair_memory(key_bytes_max.min(bytes), bytes);
     }
+    let copied = pairs as u64 * (key_bytes_max + SHARED_BYTES_MIN as u64);
+    pairs as u64 * PAIR_BYTES + 2 * bytes + copied.min(bytes)
 }
 
 /// Charges a value that is in memory already.

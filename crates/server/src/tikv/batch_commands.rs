@@ -140,6 +140,7 @@ impl Work {
             self.clone().answer(|memory| async move {
                 let groups::GroupFound { done, alone, cold } = group.run(&work.service, &memory);
                 alone.into_iter().for_each(|get| work.clone().get(get));
+                // bug server.warm_gets_wait_for_cold_ones: let (done, cold) = match cold { Some(cold) => (done.into_iter().chain(cold.read(&work.service, &memory).await.0).collect(), None), None => (done, None) };
                 if let Some(cold) = cold {
                     work.cold_gets(cold);
                 }

@@ -10,7 +10,7 @@
 
 use super::checks::{Target, target};
 use super::errors::{Failure, charge};
-use super::{Memory, TikvService, reads, writes};
+use super::{Memory, TikvService, gets, reads, writes};
 use crate::memory::{RequestMemory, charge_value};
 use crate::observe::{Kind, Outcome};
 use crate::store::Caller;
@@ -195,12 +195,12 @@ impl GetGroup {
         let (mut done, mut alone, mut cold) =
             (Vec::with_capacity(gets.len()), Vec::new(), Vec::new());
         for (id, request) in gets {
-            match reads::get_in_memory(&target, &view, &request) {
+            match gets::get_in_memory(&target, &view, &request) {
                 Some(CachedGet::Ready(pair)) => {
                     let value = pair.map(|pair| pair.value);
                     // One without memory is refused alone.
                     match charge_value(memory, value.as_deref().unwrap_or_default()) {
-                        Ok(()) => done.push((id, reads::get_response(value))),
+                        Ok(()) => done.push((id, gets::get_response(value))),
                         Err(_) => alone.push((id, request)),
                     }
                 }
@@ -219,7 +219,7 @@ impl ColdGets {
     /// Reads the values together, through the view that found their locations. Returns the answers, and
     /// the gets that must continue alone.
     ///
-    /// Invariant: a get whose value cannot be read, or has no memory, takes no other with it.
+    /// Invariant: a get of an unreadable value, or without memory, takes no other with it.
     /// Test: `a_damaged_value_fails_only_its_own_get_of_a_group`.
     pub(super) async fn read(
         self,
@@ -229,13 +229,13 @@ impl ColdGets {
         let Self { target, view, gets, started } = self;
         let with_effects = view.has_effects();
         let (gets, pending): (Vec<Get>, Vec<PendingGet>) = gets.into_iter().unzip();
-        let values = reads::group_values(&target, view, pending, memory).await;
+        let values = gets::group_values(&target, view, pending, memory).await;
         let (mut done, mut alone) = (Vec::with_capacity(gets.len()), Vec::new());
         let values = values.into_iter().chain(std::iter::repeat(None));
         for ((id, request), value) in gets.into_iter().zip(values) {
             // bug server.failed_get_of_a_group_finds_nothing: let value = Some(value.flatten());
             match value {
-                Some(value) => done.push((id, reads::get_response(value))),
+                Some(value) => done.push((id, gets::get_response(value))),
                 None => alone.push((id, request)),
             }
         }

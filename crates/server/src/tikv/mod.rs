@@ -3,6 +3,7 @@
 mod batch_commands;
 mod checks;
 mod errors;
+mod gets;
 mod groups;
 mod modifications;
 mod reads;
@@ -209,9 +210,9 @@ macro_rules! unary {
 }
 
 unary! {
-    "/tikvpb.Tikv/RawGet": RawGetRequest -> RawGetResponse = read(Kind::Get, reads::get);
+    "/tikvpb.Tikv/RawGet": RawGetRequest -> RawGetResponse = read(Kind::Get, gets::get);
     "/tikvpb.Tikv/RawBatchGet": RawBatchGetRequest -> RawBatchGetResponse
-        = read(Kind::BatchGet, reads::batch_get);
+        = read(Kind::BatchGet, gets::batch_get);
     "/tikvpb.Tikv/RawPut": RawPutRequest -> RawPutResponse = write(Kind::Put, writes::put);
     "/tikvpb.Tikv/RawBatchPut": RawBatchPutRequest -> RawBatchPutResponse
         = write(Kind::BatchPut, writes::batch_put);
@@ -225,13 +226,13 @@ unary! {
     "/tikvpb.Tikv/RawDeleteRange": RawDeleteRangeRequest -> RawDeleteRangeResponse
         = write(Kind::DeleteRange, writes::delete_range);
     "/tikvpb.Tikv/RawGetKeyTTL": RawGetKeyTtlRequest -> RawGetKeyTtlResponse
-        = read(Kind::Ttl, reads::ttl);
+        = read(Kind::Ttl, gets::ttl);
     "/tikvpb.Tikv/RawCompareAndSwap": RawCasRequest -> RawCasResponse
         = change(Kind::Cas, modifications::compare_and_swap);
     "/tikvpb.Tikv/RawChecksum": RawChecksumRequest -> RawChecksumResponse
         = read(Kind::Checksum, reads::checksum);
     "/stele.kv.v1.Kv/Modify": ModifyRequest -> ModifyResponse = modify();
-    "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, reads::exist);
+    "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, gets::exist);
 }
 
 async fn serve<Q: Call>(State(service): State<TikvService>, request: Request) -> Response {

@@ -4,7 +4,7 @@
 use super::checks::{Target, check_value};
 use super::errors::{Failure, OnUnknown, charge};
 use super::writes::{expiry, not_done};
-use super::{Memory, reads};
+use super::{Memory, gets};
 use crate::memory::value_memory;
 use crate::observe::Kind;
 use bytes::Bytes;
@@ -98,7 +98,7 @@ async fn charge_change(
         _ => 0,
     };
     charge(memory, (key.len() + written) as u64, region)?;
-    let bytes = reads::value_bytes(target, key.clone(), memory).await?;
+    let bytes = gets::value_bytes(target, key.clone(), memory).await?;
     // The new value of an append contains the present one.
     let copies = if matches!(change, Modification::Append { .. }) { 2 } else { 1 };
     charge(memory, copies * value_memory(bytes), region)?;

@@ -1,27 +1,22 @@
-//! Reads. With a lease they are served on the thread that decoded them; otherwise the store loop
+//! Reads, and those of many pairs in order. With a lease they are served on the thread that decoded them; otherwise the store loop
 //! determines when a view holds everything acknowledged before. Device reads run on a blocking
 //! thread.
 
 use super::Memory;
 use super::checks::{Target, family};
-use super::errors::{Failure, OnUnknown, charge, not_leader};
-use crate::memory::{
-    Charging, Exceeded, RequestMemory, gets_memory, next_page, pair_memory, pairs_memory,
-};
+use super::errors::{Failure, OnUnknown, not_leader};
+use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pairs_memory};
 use crate::store::Engine;
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
-    KvPair, RawBatchGetRequest, RawBatchGetResponse, RawBatchScanRequest, RawBatchScanResponse,
-    RawChecksumRequest, RawChecksumResponse, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
-    RawGetRequest, RawGetResponse, RawScanRequest, RawScanResponse,
+    KvPair, RawBatchScanRequest, RawBatchScanResponse, RawChecksumRequest, RawChecksumResponse,
+    RawScanRequest, RawScanResponse,
 };
-use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply};
 use stele_storage::{
-    Admitted, Cached, CachedGet, EngineView, GotAdmitted, Order, Overlaid, Pages, Pair, PairMeta,
-    PendingGet, ScanOptions, StateMachine,
+    Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
 };
 use stele_types::{ColumnFamily, KeyRange, is_expired};
 use tokio::task::JoinError;
@@ -32,7 +27,7 @@ type EngineState = <Engine as StateMachine>::View;
 pub(super) type View = Overlaid<EngineState>;
 
 /// Returns a view that holds everything acknowledged before the request arrived.
-async fn view(target: &Target) -> Result<Arc<View>, Failure> {
+pub(super) async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     if let Some(view) = leased_view(target)? {
         target.reader.note_reads(1, view.has_effects());
         return Ok(Arc::new(view));
@@ -66,17 +61,17 @@ pub(super) fn leased_view(target: &Target) -> Result<Option<View>, Failure> {
     })
 }
 
-fn new_view(target: &Target) -> Result<EngineState, Failure> {
+pub(super) fn new_view(target: &Target) -> Result<EngineState, Failure> {
     let store = &target.store;
     store.engine().view().map_err(|error| Failure::engine(&error, store.id()))
 }
 
 /// Result of work on the device: an inner error if it has no memory.
-type Read<T> = stele_types::Result<Result<T, Exceeded>>;
+pub(super) type Read<T> = stele_types::Result<Result<T, Exceeded>>;
 
 /// Runs work that may wait for the device. The work fails when it needs memory and its caller is
 /// gone.
-async fn on_device<T: Send + 'static>(
+pub(super) async fn on_device<T: Send + 'static>(
     target: &Target,
     memory: &RequestMemory,
     work: impl FnOnce() -> Read<T> + Send + 'static,
@@ -102,313 +97,20 @@ async fn blocking<T: Send + 'static>(
     done
 }
 
-/// Returns the live pair of a key, with its memory charged.
-async fn live_pair(
-    target: &Target,
-    view: Arc<View>,
-    key: Bytes,
-    memory: &Memory,
-) -> Result<Option<Pair>, Failure> {
-    let store = target.store.id();
-    let found = view.get_cached(&key).map_err(|error| Failure::engine(&error, store))?;
-    let pair = match found {
-        CachedGet::Ready(pair) => {
-            charge_pair(target, &key, pair.as_ref(), memory)?;
-            pair
-        }
-        CachedGet::NeedsIo(get) => {
-            let charged = memory.clone();
-            let read = move || read_pairs(&*view, vec![get], &charged);
-            on_device(target, memory, read).await?.pop().flatten()
-        }
-    };
-    let now_s = target.store.clock().unix_seconds();
-    Ok(pair.filter(|pair| is_live(pair, now_s)))
-}
-
-/// Charges a pair that was read from memory. Its length is bounded: only short values are read without
-/// asking.
-fn charge_pair(
-    target: &Target,
-    key: &[u8],
-    pair: Option<&Pair>,
-    memory: &Memory,
-) -> Result<(), Failure> {
-    let bytes = pair.map_or(0, |pair| memory_of(key, pair.value.len() as u64));
-    charge(memory, bytes, target.header.region)
-}
-
-fn memory_of(key: &[u8], value_bytes: u64) -> u64 {
-    pair_memory(key.len() as u64, value_bytes)
-}
-
-/// Reads pairs that need the device, all of them or none, if there is memory for their values.
-fn read_pairs(
-    view: &impl EngineView,
-    gets: Vec<PendingGet>,
-    memory: &RequestMemory,
-) -> Read<Vec<Option<Pair>>> {
-    let mut charging = Charging::new(memory);
-    let mut pairs = Vec::with_capacity(gets.len());
-    for got in get_many(view, gets, &mut charging) {
-        match got? {
-            Admitted::Read(pair) => pairs.push(pair),
-            Admitted::Refused => return Ok(Err(charging.exceeded())),
-        }
-    }
-    Ok(Ok(pairs))
-}
-
-fn get_many(
-    view: &impl EngineView,
-    gets: Vec<PendingGet>,
-    charging: &mut Charging<'_>,
-) -> Vec<stele_types::Result<GotAdmitted>> {
-    let key_bytes_max = gets.iter().map(|get| get.key.len() as u64).max().unwrap_or_default();
-    let mut admit = |pairs, bytes| charging.admit(gets_memory(pairs, bytes, key_bytes_max));
-    view.get_many(gets, &mut admit)
-}
-
-/// Reads the values of a group's gets from the device. `None` stands for a get that must continue alone:
-/// its value could not be read, or its memory was refused.
-pub(super) async fn group_values(
-    target: &Target,
-    view: View,
-    gets: Vec<PendingGet>,
-    memory: &Memory,
-) -> Vec<Option<Option<Bytes>>> {
-    let now_s = target.store.clock().unix_seconds();
-    let charged = memory.clone();
-    let read = move || {
-        let mut charging = Charging::new(&charged);
-        let got = get_many(&view, gets, &mut charging);
-        let live = |got: stele_types::Result<GotAdmitted>| match got {
-            Ok(Admitted::Read(pair)) => Some(pair.filter(|pair| is_live(pair, now_s))),
-            Ok(Admitted::Refused) | Err(_) => None,
-        };
-        let pairs: Vec<Option<Option<Pair>>> = got.into_iter().map(live).collect();
-        let read = || pairs.iter().flatten().flatten();
-        let bytes = read().map(bytes_of).sum();
-        let settled = charging.settle(pairs_memory(read().count(), bytes));
-        Ok(settled.map(|()| (pairs, bytes)))
-    };
-    // Alone, each get fails with its own error.
-    let Ok((pairs, bytes)) = on_device(target, memory, read).await else { return Vec::new() };
-    let served = pairs.iter().flatten().count() as u64;
-    if served > 0 {
-        target.reader.note_returned(served, bytes);
-    }
-    pairs.into_iter().map(|pair| pair.map(|pair| pair.map(|pair| pair.value))).collect()
-}
-
-/// Returns what is known of the pair of a key without its value.
-async fn meta(
-    target: &Target,
-    view: impl EngineView + 'static,
-    key: Bytes,
-    memory: &RequestMemory,
-) -> Result<Option<PairMeta>, Failure> {
-    let store = target.store.id();
-    match view.get_meta_cached(&key).map_err(|error| Failure::engine(&error, store))? {
-        Cached::Ready(meta) => Ok(meta),
-        Cached::NeedsIo => on_device(target, memory, move || Ok(Ok(view.get_meta(&key)?))).await,
-    }
-}
-
-/// Returns the bytes of the value of a key as the store has it now, 0 without one. Reads no value.
-pub(super) async fn value_bytes(
-    target: &Target,
-    key: Bytes,
-    memory: &RequestMemory,
-) -> Result<u64, Failure> {
-    let meta = meta(target, new_view(target)?, key, memory).await?;
-    Ok(meta.map_or(0, |meta| meta.value_bytes))
-}
-
-fn is_live(pair: &Pair, now_s: u64) -> bool {
+pub(super) fn is_live(pair: &Pair, now_s: u64) -> bool {
     !is_expired(pair.expires_at_s, now_s)
 }
 
-/// `RawGet`: returns the value, if there is one.
-pub(super) async fn get(
-    target: &Target,
-    request: &RawGetRequest,
-    memory: &Memory,
-) -> Result<RawGetResponse, Failure> {
-    let key = target.engine_key(&request.cf, &request.key)?;
-    let view = view(target).await?;
-    let pair = live_pair(target, view, key, memory).await?;
-    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    Ok(get_response(pair.map(|pair| pair.value)))
-}
-
-pub(super) fn get_response(found: Option<Bytes>) -> RawGetResponse {
-    let not_found = found.is_none();
-    RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
-}
-
 /// Returns the bytes of a pair as traffic counts them, without the byte of its family.
-fn bytes_of(pair: &Pair) -> u64 {
+pub(super) fn bytes_of(pair: &Pair) -> u64 {
     (pair.key.len().saturating_sub(1) + pair.value.len()) as u64
 }
 
-fn note_pairs(target: &Target, pairs: &[KvPair]) {
+pub(super) fn note_pairs(target: &Target, pairs: &[KvPair]) {
     let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
     let count = pairs.len() as u64;
     // bug server.scan_counts_as_one: let count = 1;
     target.reader.note_returned(count, bytes);
-}
-
-/// Returns what a get of the target's region finds in memory in `view`; `None` if it fails.
-pub(super) fn get_in_memory(
-    target: &Target,
-    view: &View,
-    request: &RawGetRequest,
-) -> Option<CachedGet> {
-    let key = target.engine_key(&request.cf, &request.key).ok()?;
-    let pair = match view.get_cached(&key).ok()? {
-        CachedGet::Ready(pair) => pair,
-        pending => return Some(pending),
-    };
-    let now_s = target.store.clock().unix_seconds();
-    let pair = pair.filter(|pair| is_live(pair, now_s));
-    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    Some(CachedGet::Ready(pair))
-}
-
-/// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry. Reads no value.
-pub(super) async fn ttl(
-    target: &Target,
-    request: &RawGetKeyTtlRequest,
-    memory: &Memory,
-) -> Result<RawGetKeyTtlResponse, Failure> {
-    let key = target.engine_key(&request.cf, &request.key)?;
-    let view = view(target).await?;
-    let meta = meta(target, view, key, memory).await?;
-    let now_s = target.store.clock().unix_seconds();
-    let meta = meta.filter(|meta| !is_expired(meta.expires_at_s, now_s));
-    target.reader.note_returned(1, meta.map_or(0, |_| request.key.len() as u64));
-    let ttl = match meta.map_or(0, |meta| meta.expires_at_s) {
-        0 => 0,
-        at => at.saturating_sub(now_s),
-    };
-    let not_found = meta.is_none();
-    Ok(RawGetKeyTtlResponse { ttl, not_found, ..RawGetKeyTtlResponse::default() })
-}
-
-/// Keys of one request that are searched in memory on the request thread, which has other work.
-const KEYS_IN_MEMORY_MAX: usize = 1024;
-
-/// `RawBatchGet`: returns the pairs found, in request order. What memory does not hold is read together.
-///
-/// Invariant: an answer holds the pairs of all keys in the order of the request, also of keys that it
-/// repeats.
-/// Test: `many_keys_are_read_in_the_order_of_the_request_from_memory_and_from_the_device`.
-pub(super) async fn batch_get(
-    target: &Target,
-    request: &RawBatchGetRequest,
-    memory: &Memory,
-) -> Result<RawBatchGetResponse, Failure> {
-    let family = target.family(&request.cf, &request.keys)?;
-    let view = view(target).await?;
-    let (mut found, cold) = pairs_in_memory(target, &view, (family, &request.keys), memory)?;
-    let (slots, gets): (Vec<usize>, Vec<PendingGet>) = cold.into_iter().unzip();
-    if !gets.is_empty() {
-        let charged = memory.clone();
-        let read = on_device(target, memory, move || read_pairs(&*view, gets, &charged)).await?;
-        // bug server.batch_get_appends_cold_pairs: let slots = 0..slots.len();
-        for (slot, pair) in slots.into_iter().zip(read) {
-            if let Some(found) = found.get_mut(slot) {
-                *found = pair;
-            }
-        }
-    }
-    let now_s = target.store.clock().unix_seconds();
-    let live = |(key, pair): (&Bytes, Option<Pair>)| {
-        let value = pair.filter(|pair| is_live(pair, now_s))?.value;
-        Some(KvPair { key: key.clone(), value, ..KvPair::default() })
-    };
-    let pairs: Vec<KvPair> = request.keys.iter().zip(found).filter_map(live).collect();
-    note_pairs(target, &pairs);
-    Ok(RawBatchGetResponse { pairs, ..RawBatchGetResponse::default() })
-}
-
-type PairsInMemory = (Vec<Option<Pair>>, Vec<(usize, PendingGet)>);
-
-/// Returns the pairs of keys that memory holds, with their memory charged, and the gets of the others
-/// with their places among the keys.
-fn pairs_in_memory(
-    target: &Target,
-    view: &View,
-    (family, keys): (ColumnFamily, &[Bytes]),
-    memory: &Memory,
-) -> Result<PairsInMemory, Failure> {
-    let store = target.store.id();
-    let (mut found, mut cold) = (Vec::with_capacity(keys.len()), Vec::new());
-    for (slot, key) in keys.iter().enumerate() {
-        let engine_key = family.engine_key(key);
-        let get = match slot < KEYS_IN_MEMORY_MAX {
-            true => view.get_cached(&engine_key),
-            false => Ok(CachedGet::NeedsIo(PendingGet::of_key(engine_key))),
-        };
-        let pair = match get.map_err(|error| Failure::engine(&error, store))? {
-            CachedGet::Ready(pair) => {
-                charge_pair(target, key, pair.as_ref(), memory)?;
-                pair
-            }
-            CachedGet::NeedsIo(get) => {
-                charge(memory, memory_of(key, 0), target.header.region)?;
-                cold.push((slot, get));
-                None
-            }
-        };
-        found.push(pair);
-    }
-    Ok((found, cold))
-}
-
-/// `Exist`: returns the keys that exist. Reads no value.
-pub(super) async fn exist(
-    target: &Target,
-    request: &ExistRequest,
-    memory: &Memory,
-) -> Result<ExistResponse, Failure> {
-    let family = target.family(&request.cf, &request.keys)?;
-    let view = view(target).await?;
-    let keys = &request.keys;
-    let bytes = keys.iter().map(|key| memory_of(key, 0)).sum();
-    charge(memory, bytes, target.header.region)?;
-    target.reader.note_returned(keys.len() as u64, keys.iter().map(|key| key.len() as u64).sum());
-    let (mut exists, mut cold) = (vec![false; keys.len()], Vec::new());
-    let now_s = target.store.clock().unix_seconds();
-    let is_live = move |meta: Option<PairMeta>| {
-        meta.is_some_and(|meta| !is_expired(meta.expires_at_s, now_s))
-    };
-    for (slot, (key, exists)) in keys.iter().zip(&mut exists).enumerate() {
-        let key = family.engine_key(key);
-        let found = match slot < KEYS_IN_MEMORY_MAX {
-            true => view.get_meta_cached(&key),
-            false => Ok(Cached::NeedsIo),
-        };
-        match found.map_err(|error| Failure::engine(&error, target.store.id()))? {
-            Cached::Ready(meta) => *exists = is_live(meta),
-            Cached::NeedsIo => cold.push((slot, key)),
-        }
-    }
-    if !cold.is_empty() {
-        let search = move || {
-            let meta = |(slot, key): (usize, Bytes)| Ok((slot, is_live(view.get_meta(&key)?)));
-            cold.into_iter().map(meta).collect::<stele_types::Result<Vec<_>>>().map(Ok)
-        };
-        for (slot, found) in on_device(target, memory, search).await? {
-            if let Some(exists) = exists.get_mut(slot) {
-                *exists = found;
-            }
-        }
-    }
-    let found = keys.iter().zip(exists).filter(|(_, exists)| *exists);
-    let keys = found.map(|(key, _)| key.clone()).collect();
-    Ok(ExistResponse { keys, ..ExistResponse::default() })
 }
 
 /// `RawScan`: returns pairs of the region the request names, never beyond it.
@@ -682,12 +384,13 @@ fn checksum_pairs(
 mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory, Waiting};
+    use bytes::Bytes;
     use parking_lot::Mutex;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
     use stele_engine::{Options, Replay};
     use stele_simulated_disk::{SimOptions, SimVfs};
-    use stele_storage::LogStore;
+    use stele_storage::{CachedGet, LogStore};
     use stele_types::{
         CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
     };

@@ -186,6 +186,39 @@ async fn a_command_without_memory_is_refused_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn gets_of_one_message_above_its_share_are_read_and_refused_each_by_itself() {
+    let small = Small::start().await;
+    let get =
+        |n| RawGetRequest { context: small.context.clone(), key: key(n), ..Default::default() };
+    for _ in 0..3 {
+        let batch = BatchCommandsRequest {
+            request_ids: (0..20).collect(),
+            requests: (0..20).map(|n| Request { cmd: Some(Cmd::RawGet(get(n))) }).collect(),
+            ..Default::default()
+        };
+        let messages = tokio_stream::iter([batch]);
+        let mut answers = small.tikv().batch_commands(messages).await.unwrap().into_inner();
+        let (mut found, mut refused) = (0, 0);
+        while found + refused < 20 {
+            let message = answers.message().await.unwrap().unwrap();
+            for (id, response) in message.request_ids.into_iter().zip(message.responses) {
+                let Some(Done::RawGet(get)) = response.cmd else { panic!("{response:?}") };
+                match get.region_error {
+                    Some(error) => assert!(is_busy(&error), "{error:?}"),
+                    None => assert_eq!(get.value, vec![id as u8; VALUE_BYTES]),
+                }
+                let count = if get.value.is_empty() { &mut refused } else { &mut found };
+                *count += 1;
+            }
+        }
+        assert!(found >= 3, "{found} were read, {refused} refused");
+        drop(answers);
+        small.wait_released().await;
+    }
+    small.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn requests_above_their_share_are_refused_also_when_they_are_compressed() {
     let small = Small::start().await;
     for (value_bytes, is_packed) in [(5 << 20, false), (12 << 20, false), (40 << 20, true)] {

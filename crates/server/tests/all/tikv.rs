@@ -2,10 +2,12 @@
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use stele_proto::kvrpcpb::{
-    Context, KeyRange, RawBatchScanRequest, RawChecksumRequest, RawGetRequest, RawPutRequest,
-    RawPutResponse, RawScanRequest,
+    Context, KeyRange, RawBatchGetRequest, RawBatchScanRequest, RawChecksumRequest, RawGetRequest,
+    RawPutRequest, RawPutResponse, RawScanRequest,
 };
 use stele_proto::pdpb::pd_client::PdClient;
 use stele_proto::pdpb::{GetRegionRequest, TsoRequest};
@@ -443,8 +445,10 @@ async fn long_values_of_one_message_are_several_entries() {
 async fn gets_of_one_message_are_answered_like_each_by_itself() {
     let dir = tempfile::tempdir().unwrap();
     let served = served(&dir).await;
+    // Some values are in the index, and some in the log, of which no file is open for reads.
+    let value = |i: usize| format!("v{i}").repeat(1 + i % 3 * 400);
     let mut puts: Vec<Cmd> =
-        (0..100).map(|i| Cmd::RawPut(served.put(format!("k{i}"), format!("v{i}")))).collect();
+        (0..100).map(|i| Cmd::RawPut(served.put(format!("k{i}"), value(i)))).collect();
     let brief = RawPutRequest { ttl: 1, ..served.put("brief", "gone soon") };
     puts.push(Cmd::RawPut(brief));
     served.send(puts).await;
@@ -461,6 +465,7 @@ async fn gets_of_one_message_are_answered_like_each_by_itself() {
     gets.push(RawGetRequest { cf: "lock".to_owned(), ..get("k1") });
     gets.push(get(&"k".repeat(70_000)));
     gets.push(get("brief"));
+    gets.extend((0..20).map(|i| get(&format!("k{i}"))));
     tokio::time::sleep(Duration::from_millis(2100)).await;
     let together = served.send(gets.iter().cloned().map(Cmd::RawGet).collect()).await;
     let mut client = TikvClient::new(served.channel.clone());
@@ -471,7 +476,119 @@ async fn gets_of_one_message_are_answered_like_each_by_itself() {
     let found = together.values().filter(
         |done| matches!(done, Done::RawGet(found) if !found.not_found && found.value.starts_with(b"v")),
     );
-    assert_eq!(found.count(), 100);
+    assert_eq!(found.count(), 120);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_keys_are_read_in_the_order_of_the_request_from_memory_and_from_the_device() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let value = |i: usize| format!("v{i}").repeat(1 + i % 3 * 400);
+    let puts = (0..100).map(|i| Cmd::RawPut(served.put(format!("k{i}"), value(i))));
+    served.send(puts.collect()).await;
+    let mut client = TikvClient::new(served.channel.clone());
+    // Keys that are absent, or asked for twice; and more than are searched on the request thread.
+    let numbers: Vec<usize> = (0..1300).map(|at| at * 37 % 130).collect();
+    let keys: Vec<Bytes> = numbers.iter().map(|i| Bytes::from(format!("k{i}"))).collect();
+    let wanted: Vec<(Bytes, String)> = (keys.iter().cloned().zip(&numbers))
+        .filter(|(_, i)| **i < 100)
+        .map(|(key, i)| (key, value(*i)))
+        .collect();
+    for count in [130, 1300, 1300] {
+        let context = Some(served.context.clone());
+        let keys = keys[..count].to_vec();
+        let request = RawBatchGetRequest { context, keys, ..Default::default() };
+        let found = client.raw_batch_get(request).await.unwrap().into_inner();
+        assert!(found.region_error.is_none(), "{found:?}");
+        let pairs = found.pairs.into_iter().map(|pair| (pair.key, pair.value));
+        let wanted = wanted[..count / 130 * 100].iter().map(|(key, value)| (key.clone(), value));
+        assert!(pairs.eq(wanted.map(|(key, value)| (key, Bytes::from(value.clone())))), "{count}");
+    }
+    let context = Some(served.context.clone());
+    let request = ExistRequest { context, keys, ..ExistRequest::default() };
+    let found = KvClient::new(served.channel.clone()).exist(request).await.unwrap().into_inner();
+    assert!(found.keys.iter().eq(wanted.iter().map(|(key, _)| key)), "{found:?}");
+}
+
+/// A runtime with one thread for work that may wait for the device.
+#[test]
+fn warm_gets_of_a_group_are_answered_before_its_cold_ones_are_read() {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let served = served(&dir).await;
+        let value = |i: usize| format!("v{i}").repeat(1 + i % 2 * 400);
+        let puts = (0..20).map(|i| Cmd::RawPut(served.put(format!("k{i}"), value(i))));
+        served.send(puts.collect()).await;
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let device = tokio::task::spawn_blocking(move || released.recv().is_err());
+        let get = |i: usize| {
+            let context = Some(served.context.clone());
+            let key = Bytes::from(format!("k{i}"));
+            Cmd::RawGet(RawGetRequest { context, key, ..Default::default() })
+        };
+        let requests = (0..20).map(|i| Request { cmd: Some(get(i)) }).collect();
+        let request_ids = (0..20).collect();
+        let batch = BatchCommandsRequest { request_ids, requests, ..Default::default() };
+        let (sender, messages) = tokio::sync::mpsc::channel(1);
+        sender.send(batch).await.unwrap();
+        let messages = tokio_stream::wrappers::ReceiverStream::new(messages);
+        let mut client = TikvClient::new(served.channel.clone());
+        let mut answers = client.batch_commands(messages).await.unwrap().into_inner();
+        let mut next = async || {
+            let message = tokio::time::timeout(LIMIT, answers.message()).await;
+            let message = message.expect("no answer").unwrap().unwrap();
+            for (id, response) in message.request_ids.iter().zip(message.responses) {
+                let Some(Done::RawGet(found)) = response.cmd else { panic!("{response:?}") };
+                assert_eq!(found.value, value(*id as usize), "{id}");
+            }
+            message.request_ids
+        };
+        let even: Vec<u64> = (0..20).step_by(2).collect();
+        assert_eq!(next().await, even, "values of the index");
+        drop(release);
+        assert!(device.await.unwrap());
+        let odd: Vec<u64> = (1..20).step_by(2).collect();
+        assert_eq!(next().await, odd, "they are read together");
+    });
+}
+
+/// Changes a byte of a value in the files of a store.
+fn damage(dir: &Path, value: &[u8]) {
+    let log = std::fs::read_dir(dir.join("a/log")).unwrap().map(|entry| entry.unwrap().path());
+    let mut damaged = 0;
+    for path in log.filter(|path| path.extension().is_some_and(|kind| kind == "seg")) {
+        let bytes = std::fs::read(&path).unwrap();
+        let Some(at) = bytes.windows(value.len()).position(|part| part == value) else { continue };
+        let file = std::fs::File::options().write(true).open(&path).unwrap();
+        file.write_at(&[!value[9]], at as u64 + 9).unwrap();
+        damaged += 1;
+    }
+    assert_eq!(damaged, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_value_fails_only_its_own_get_of_a_group() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let value = |i: usize| format!("value-{i:03}").repeat(100);
+    let puts = (0..30).map(|i| Cmd::RawPut(served.put(format!("k{i}"), value(i))));
+    served.send(puts.collect()).await;
+    damage(dir.path(), value(7).as_bytes());
+    let get = |i: usize| {
+        let context = Some(served.context.clone());
+        let key = Bytes::from(format!("k{i}"));
+        Cmd::RawGet(RawGetRequest { context, key, ..Default::default() })
+    };
+    let done = served.send((0..30).map(get).collect()).await;
+    for (id, done) in done {
+        let (i, Done::RawGet(found)) = (id as usize - 1, done) else { panic!() };
+        match i {
+            7 => assert!(ended(found.region_error).contains("checksum"), "{i}"),
+            _ => assert_eq!(found.value, value(i), "{i}"),
+        }
+    }
 }
 
 /// Sends an empty call of the protocol; returns its error.
