@@ -127,11 +127,6 @@ pub fn gets_memory(pairs: usize, bytes: u64, key_bytes_max: u64) -> u64 {
     pairs as u64 * PAIR_BYTES + 2 * bytes + copied.min(bytes)
 }
 
-/// Charges a value that is in memory already.
-pub fn charge_value(memory: &RequestMemory, value: &[u8]) -> Result<(), Exceeded> {
-    memory.charge(value_memory(value.len() as u64))
-}
-
 /// Charges reads before they use memory, and settles what they used.
 pub struct Charging<'a> {
     memory: &'a RequestMemory,

@@ -14,8 +14,8 @@ mod body;
 mod layer;
 
 pub use answer::{
-    AnswerBody, Charging, Held, IsHeld, Piece, charge_value, gets_memory, next_page, pair_memory,
-    pairs_memory, value_memory,
+    AnswerBody, Charging, Held, IsHeld, Piece, gets_memory, next_page, pair_memory, pairs_memory,
+    value_memory,
 };
 pub use body::{Arrived, Limits};
 pub use layer::Accounted;

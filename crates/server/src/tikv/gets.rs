@@ -43,14 +43,7 @@ pub(super) fn get_in_memory(
     request: &RawGetRequest,
 ) -> Option<CachedGet> {
     let key = target.engine_key(&request.cf, &request.key).ok()?;
-    let pair = match view.get_cached(&key).ok()? {
-        CachedGet::Ready(pair) => pair,
-        pending => return Some(pending),
-    };
-    let now_s = target.store.clock().unix_seconds();
-    let pair = pair.filter(|pair| is_live(pair, now_s));
-    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
-    Some(CachedGet::Ready(pair))
+    view.get_cached(&key).ok()
 }
 
 /// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry. Reads no value.

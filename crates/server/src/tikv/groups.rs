@@ -10,11 +10,13 @@
 
 use super::checks::{Target, target};
 use super::errors::{Failure, charge};
+use super::reads::is_live;
 use super::{Memory, TikvService, gets, reads, writes};
-use crate::memory::{RequestMemory, charge_value};
+use crate::memory::{RequestMemory, value_memory};
 use crate::observe::{Kind, Outcome};
 use crate::store::Caller;
 use crate::stores::Stores;
+use bytes::Bytes;
 use std::time::Instant;
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse};
 use stele_replica::{Reply, Write};
@@ -130,6 +132,9 @@ impl Proposed {
 /// Gets of one group; more are distributed over processors.
 const GROUP_GETS_MAX: usize = 64;
 
+/// Longest memory of a value that is charged with those of others, after they are read.
+const CHARGED_LATER_BYTES_MAX: u64 = 16 << 10;
+
 /// Get of a message, with its id there.
 pub(super) type Get = (u64, RawGetRequest);
 
@@ -192,22 +197,44 @@ impl GetGroup {
         let Ok(Some(view)) = reads::leased_view(&target) else {
             return GroupFound { done: Vec::new(), alone: gets, cold: None };
         };
-        let (mut done, mut alone, mut cold) =
+        let (mut warm, mut alone, mut cold) =
             (Vec::with_capacity(gets.len()), Vec::new(), Vec::new());
-        for (id, request) in gets {
-            match gets::get_in_memory(&target, &view, &request) {
-                Some(CachedGet::Ready(pair)) => {
-                    let value = pair.map(|pair| pair.value);
-                    // One without memory is refused alone.
-                    match charge_value(memory, value.as_deref().unwrap_or_default()) {
-                        Ok(()) => done.push((id, gets::get_response(value))),
-                        Err(_) => alone.push((id, request)),
-                    }
+        let now_s = target.store.clock().unix_seconds();
+        // Counters that all threads share are changed once a group.
+        let (mut charged_bytes, mut returned_bytes) = (0, 0);
+        for get in gets {
+            let pair = match gets::get_in_memory(&target, &view, &get.1) {
+                Some(CachedGet::Ready(pair)) => pair.filter(|pair| is_live(pair, now_s)),
+                Some(CachedGet::NeedsIo(pending)) => {
+                    cold.push((get, pending));
+                    continue;
                 }
-                Some(CachedGet::NeedsIo(get)) => cold.push(((id, request), get)),
-                None => alone.push((id, request)),
+                None => {
+                    alone.push(get);
+                    continue;
+                }
+            };
+            let pair_bytes = pair.as_ref().map_or(0, reads::bytes_of);
+            let value = pair.map(|pair| pair.value);
+            let bytes = value_memory(value.as_ref().map_or(0, Bytes::len) as u64);
+            if bytes <= CHARGED_LATER_BYTES_MAX {
+                charged_bytes += bytes;
+            } else if memory.charge(bytes).is_err() {
+                // One without memory is refused alone.
+                alone.push(get);
+                continue;
             }
+            returned_bytes += pair_bytes;
+            warm.push((get, value));
         }
+        if memory.charge(charged_bytes).is_err() {
+            alone.extend(warm.drain(..).map(|(get, _)| get));
+        }
+        if !warm.is_empty() {
+            target.reader.note_returned(warm.len() as u64, returned_bytes);
+        }
+        let response = |((id, _), value): (Get, _)| (id, gets::get_response(value));
+        let done: Vec<_> = warm.into_iter().map(response).collect();
         note_served(service, &target, done.len(), started, view.has_effects());
         let gets = cold;
         let cold = (!gets.is_empty()).then(|| ColdGets { target, view, gets, started });
