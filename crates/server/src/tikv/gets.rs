@@ -114,6 +114,8 @@ fn pairs_in_memory(
     memory: &Memory,
 ) -> Result<PairsInMemory, Failure> {
     let store = target.store.id();
+    let list_bytes = keys.len() * size_of::<Option<Pair>>();
+    charge(memory, list_bytes as u64, target.header.region)?;
     let (mut found, mut cold) = (Vec::with_capacity(keys.len()), Vec::new());
     for (slot, key) in keys.iter().enumerate() {
         let engine_key = family.engine_key(key);
