@@ -4,7 +4,7 @@ use crate::faults::{Fault, FaultSet};
 use crate::hardware;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind};
 use stele_replica::Options as RaftOptions;
-use stele_types::{ClusterId, Prng, StoreId};
+use stele_types::{ClusterId, Prng, StoreId, TickMillis};
 
 /// A millisecond of virtual time.
 pub const MS: u64 = 1_000_000;
@@ -252,6 +252,12 @@ impl Plan {
             true => self.pause_nanos_max.max(2 * self.nanos * self.clients / self.ops_max.max(1)),
             false => self.pause_nanos_max,
         }
+    }
+
+    /// Returns the tick that the stores record: none where it is that of clusters of earlier versions.
+    pub(crate) fn recorded_tick(&self) -> Option<TickMillis> {
+        let tick = TickMillis::new(self.raft.tick_nanos / MS);
+        tick.filter(|tick| *tick != TickMillis::UNLESS_RECORDED)
     }
 
     /// Returns the number of stores that run at the same time, at most.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use stele_placement::Bootstrap;
 use stele_replica::{EntryRecovery, RaftStore};
 use stele_storage::{RecoverableLog, StorageEngine};
-use stele_types::{Result, StoreId, StoreIdent};
+use stele_types::{Error, Result, StoreId, StoreIdent, TickMillis};
 
 /// Directory of a node, as found at its start.
 pub enum Directory<E, M> {
@@ -39,15 +39,53 @@ pub fn adopt<E: StorageEngine, M: RecoverableLog>(
     Ok(Directory::Recovering(ident, EntryRecovery::new(ident.store, log)))
 }
 
-/// Makes new directories the first stores of a cluster. Returns the identity of each.
+/// Returns the tick of a node: that of its cluster, which its stores record. `setting` is that of the
+/// node's configuration. A cluster of an earlier version has recorded none: each node states it, as in
+/// that version. Fails with `Invalid` if the setting is another one.
+///
+/// Invariant: a node runs with the tick of its cluster. A lease that is counted in longer ticks outlives the
+/// vote holds that are counted in shorter ones.
+/// Tests: `a_node_has_the_tick_that_its_stores_record_and_no_other`,
+/// `a_new_cluster_has_the_short_tick_on_every_node_and_keeps_it`.
+pub fn tick(setting: Option<TickMillis>, recorded: &[Option<TickMillis>]) -> Result<TickMillis> {
+    let mut ticks = recorded.iter().flatten();
+    // bug node.unrecorded_tick_is_short: `TickMillis::UNLESS_RECORDED` is `TickMillis::OF_NEW_CLUSTERS`
+    let unless = TickMillis::UNLESS_RECORDED;
+    let Some(tick) = ticks.next().copied() else { return Ok(setting.unwrap_or(unless)) };
+    let is_other = |other: &TickMillis| *other != tick;
+    if let Some(other) = ticks.copied().find(is_other) {
+        return Err(Error::invalid(format!(
+            "the stores of this node record different ticks of their cluster, {} ms and {} ms: name \
+             only directories as `store` that record the tick of the other nodes",
+            tick.get(),
+            other.get()
+        )));
+    }
+    let refused = setting.filter(is_other);
+    // bug node.any_tick_at_a_restart: `refused` is `None`
+    match refused {
+        None => Ok(tick),
+        Some(setting) => Err(Error::invalid(format!(
+            "tick_ms is {}, and the cluster of this node has a tick of {} ms: leave tick_ms out, or \
+             set it to {}",
+            setting.get(),
+            tick.get(),
+            tick.get()
+        ))),
+    }
+}
+
+/// Makes new directories the first stores of a cluster with this tick; `None` records none, as an earlier
+/// version. Returns the identity of each.
 ///
 /// Invariant: the first store carries the regions and is written last; before, no cluster exists. A
 /// crash in between leaves directories that can bootstrap again.
 pub fn bootstrap<E: StorageEngine>(
     engines: &[Arc<E>],
     bootstrap: &Bootstrap,
+    tick: Option<TickMillis>,
 ) -> Result<Vec<StoreIdent>> {
-    let ident = |store| StoreIdent { cluster: bootstrap.cluster, store };
+    let ident = |store| StoreIdent { tick, ..StoreIdent::new(bootstrap.cluster, store) };
     let idents: Vec<StoreIdent> = bootstrap.stores().map(ident).collect();
     let mut stores: Vec<_> = engines.iter().zip(&idents).collect();
     // bug node.first_store_first: skip
@@ -67,7 +105,7 @@ mod tests {
     use bytes::Bytes;
     use stele_conformance::ModelEngine;
     use stele_storage::{LogStore, LostEntry};
-    use stele_types::{ClusterId, Error, LogBatch, Mark, Record, RegionId};
+    use stele_types::{ClusterId, LogBatch, Mark, Record, RegionId};
 
     struct Log(Option<StoreIdent>);
 
@@ -86,7 +124,7 @@ mod tests {
         }
     }
 
-    const IDENT: StoreIdent = StoreIdent { cluster: ClusterId(7), store: StoreId(3) };
+    const IDENT: StoreIdent = StoreIdent::new(ClusterId(7), StoreId(3));
 
     fn damage() -> Error {
         Error::corrupt(std::path::Path::new("log"), 0, "a payload does not match".to_owned())
@@ -117,6 +155,31 @@ mod tests {
     }
 
     #[test]
+    fn a_node_has_the_tick_that_its_stores_record_and_no_other() {
+        let of = |millis: u64| TickMillis::new(millis);
+        // Setting, recorded ticks, tick of the node or a part of the refusal.
+        let rows = [
+            (0, vec![20], Ok(20)),
+            (20, vec![20], Ok(20)),
+            (0, vec![50, 0, 50], Ok(50)),
+            (0, vec![0, 20], Ok(20)),
+            (0, vec![0, 0], Ok(50)),
+            (100, vec![0], Ok(100)),
+            (50, vec![20], Err("tick_ms is 50, and the cluster of this node has a tick of 20 ms")),
+            (20, vec![0, 50], Err("leave tick_ms out, or set it to 50")),
+            (0, vec![20, 50], Err("20 ms and 50 ms")),
+        ];
+        for (setting, recorded, expected) in rows {
+            let recorded: Vec<_> = recorded.into_iter().map(of).collect();
+            match (tick(of(setting), &recorded).map(TickMillis::get), expected) {
+                (Ok(found), expected) => assert_eq!(Ok(found), expected, "{recorded:?}"),
+                (Err(error), Err(part)) => assert!(error.to_string().contains(part), "{error}"),
+                (Err(error), Ok(tick)) => panic!("{tick} ms: {error}"),
+            }
+        }
+    }
+
+    #[test]
     fn the_store_with_the_regions_is_written_after_all_others() {
         let engines: Vec<_> = (0..3).map(|_| Arc::new(ModelEngine::default())).collect();
         let capacities_bytes = vec![1; 3];
@@ -124,7 +187,7 @@ mod tests {
         // Nothing can be written to the second directory: the log of its identity is destroyed.
         let destroy = Record::Mark(RegionId(0), Mark::Destroy);
         engines[1].append(&LogBatch { records: vec![destroy] }).unwrap();
-        assert!(bootstrap(&engines, &plan).is_err());
+        assert!(bootstrap(&engines, &plan, Some(TickMillis::OF_NEW_CLUSTERS)).is_err());
         assert_eq!(RaftStore::ident(&*engines[0]).unwrap(), None, "no regions without all stores");
     }
 }

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stele_storage::{Space, StorageEngine};
-use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term};
+use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term, TickMillis};
 
 pub(crate) struct Context<E: StorageEngine> {
     pub engine: Arc<E>,
@@ -50,6 +50,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub gone: BTreeMap<RegionId, RegionEpoch>,
     /// Unreachable stores, with the monotonic nanoseconds of the loss.
     pub unreachable: BTreeMap<StoreId, u64>,
+    /// Tick that this store records in its identity.
+    pub tick: Option<TickMillis>,
     read_index_rounds: u64,
     incarnations: u64,
     /// Lookups so far, and those without a result.
@@ -108,6 +110,7 @@ impl<E: StorageEngine> Context<E> {
             merges: BTreeMap::new(),
             gone: BTreeMap::new(),
             unreachable: BTreeMap::new(),
+            tick: None,
             read_index_rounds: 0,
             incarnations: 0,
             lookups: 0,

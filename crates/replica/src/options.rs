@@ -1,4 +1,32 @@
 //! Options of a store's consensus.
+//!
+//! Times of an election are ticks: they shrink with the tick. Times of devices, of people, and between
+//! messages that are costly or many are ticks of 50 ms at least ([`Options::device_nanos`]): a device that
+//! is slow for a second is as slow with a short tick. Each comment beside its number tells which it is.
+//!
+//! ```text
+//! of an election                          ticks   50 ms   20 ms
+//!   heartbeat                                 2     100      40  ms
+//!   vote hold, check of the quorum           10     500     200
+//!   lease, less the drift                     9     405     162
+//!   election begins                    11 to 19    to 950  to 380
+//!   next rank campaigns                       2     100      40
+//!   forwarded read is sent again             10     500     200
+//! of devices, people and messages
+//!   attempt of a transfer                    10     500     600  at least; Raft's are 10 ticks each
+//!   answer to a transfer                     20   1,000   1,000
+//!   voter counts as down                     20   1,000   1,000
+//!   forwarded read is refused                20   1,000   1,000
+//!   follower counts as live                 200  10,000  10,000
+//!   question for the membership              40   2,000   2,000  between two
+//!   snapshot is offered without a leader     60   3,000   3,000
+//!   failed snapshot is sent again            10     500     500  at first
+//!   question for the outcome of a merge      20   1,000   1,000  between two
+//!   full device is tried again                1      50      50
+//!   logs of 16 regions are checked            1      50      50
+//! ```
+//!
+//! Idle time before hibernation is a setting in milliseconds.
 
 use stele_types::{ClusterId, Error, Result, StoreId};
 
@@ -27,8 +55,6 @@ pub struct Options {
     pub lease_drift_percent: u64,
     /// Whether leases serve reads until the owner sends [`crate::Input::Leases`].
     pub leases: bool,
-    /// Ticks after which an unfinished leadership transfer is aborted.
-    pub transfer_timeout_ticks: u64,
     /// Idle ticks before a region hibernates; 0 disables hibernation.
     pub hibernate_after_ticks: u64,
     /// Largest command in bytes.
@@ -115,6 +141,9 @@ impl LeaseTimes {
     }
 }
 
+/// Shortest tick in times of devices.
+const DEVICE_TICK_NANOS: u64 = 50_000_000;
+
 impl Options {
     /// Returns the usual values for a store of a cluster.
     pub fn new(store: StoreId, cluster: ClusterId, process_incarnation: u64, seed: u64) -> Self {
@@ -129,7 +158,6 @@ impl Options {
             heartbeat_ticks: 2,
             lease_drift_percent: 10,
             leases: true,
-            transfer_timeout_ticks: 20,
             hibernate_after_ticks: 100,
             entry_bytes_max: 96 << 20,
             append_message_bytes_max: 1 << 20,
@@ -143,6 +171,22 @@ impl Options {
             log_kept: LogKept { entries: 1_000, pin_bytes_max: 256 << 20 },
             orphaned_kept_nanos: 600_000_000_000,
         }
+    }
+
+    /// Returns the nanoseconds of ticks in a time that does not shrink with the tick.
+    ///
+    /// Invariant: with a short tick no snapshot begins earlier, no voter counts as down earlier, and no
+    /// transfer is given up earlier. A slow device would otherwise be taken for a failed one.
+    /// Tests: `times_of_devices_do_not_shrink_with_the_tick`,
+    /// `a_transfer_with_a_short_tick_has_as_long_as_one_with_the_usual`.
+    pub(crate) fn device_nanos(&self, ticks: u64) -> u64 {
+        // bug replica.device_times_shrink: return ticks * self.tick_nanos;
+        ticks.saturating_mul(self.tick_nanos.max(DEVICE_TICK_NANOS))
+    }
+
+    /// Returns [`Options::device_nanos`] in ticks of this store.
+    pub(crate) fn device_ticks(&self, ticks: u64) -> u64 {
+        self.device_nanos(ticks).div_ceil(self.tick_nanos)
     }
 
     /// Returns the times that must be equal on all stores of a cluster.
@@ -211,6 +255,18 @@ mod tests {
                 let [own, other] = [own.lease_times(), shorter.lease_times()];
                 assert!(own.mismatch(&other, ["a", "b"]).is_some());
             }
+        }
+    }
+
+    #[test]
+    fn times_of_devices_do_not_shrink_with_the_tick() {
+        // Milliseconds of a tick, of 20 ticks of devices, and these in own ticks.
+        for (tick, millis, ticks) in
+            [(5, 1_000, 200), (20, 1_000, 50), (30, 1_000, 34), (50, 1_000, 20), (100, 2_000, 20)]
+        {
+            let options = options(tick, 10);
+            assert_eq!(options.device_nanos(20), millis * 1_000_000, "{tick} ms");
+            assert_eq!(options.device_ticks(20), ticks, "{tick} ms");
         }
     }
 

@@ -261,7 +261,7 @@ mod tests {
             let peers = vec![Peer { id: PeerId(11), store, role: PeerRole::Voter }];
             let region = Region { id: REGION, peers, ..Region::default() };
             let engine = Arc::new(ModelEngine::default());
-            RaftStore::bootstrap(&*engine, &StoreIdent { cluster, store }, &[region]).unwrap();
+            RaftStore::bootstrap(&*engine, &StoreIdent::new(cluster, store), &[region]).unwrap();
             let options = Options::new(store, cluster, 1, 1);
             let core = RaftStore::open(engine.clone(), options, Now::default()).unwrap();
             let (store_loop, queue) = (StoreLoop::new(core), Queue::new(1 << 20));

@@ -113,7 +113,7 @@ mod tests {
         let options = Options { background: false, ..Options::default() };
         let open = Engine::open(files.clone(), clock, dir.path(), options, Replay::Committed);
         let engine = open.unwrap().0;
-        let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(3) };
+        let ident = StoreIdent::new(ClusterId(7), StoreId(3));
         RaftStore::write_ident(&engine, &ident).unwrap();
         engine.close().unwrap();
         drop(engine);
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn lost_stores_are_removed_in_the_list_of_members_also_in_a_new_and_a_damaged_one() {
         let dir = tempfile::tempdir().unwrap();
-        let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(3) };
+        let ident = StoreIdent::new(ClusterId(7), StoreId(3));
         let lost = BTreeSet::from([StoreId(1), StoreId(2)]);
         let removed = || {
             let known = members::read(dir.path()).unwrap().unwrap();

@@ -328,8 +328,9 @@ impl<'a, V: EngineView> Pages<'a, V> {
 
 /// Reads the identity of a store; `None` before it is written.
 pub fn read_ident(view: &impl EngineView) -> Result<Option<StoreIdent>> {
-    let pair = view.get(&keyspace::ident_key())?;
-    pair.map(|pair| StoreIdent::decode(&pair.value)).transpose()
+    let Some(own) = view.get(&keyspace::ident_key())? else { return Ok(None) };
+    let tick = view.get(&keyspace::tick_key())?;
+    StoreIdent::decode(&own.value, tick.as_ref().map(|pair| &pair.value[..])).map(Some)
 }
 
 /// Reads the descriptors of all regions of a store, also those of regions that it left.

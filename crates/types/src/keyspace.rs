@@ -141,6 +141,11 @@ pub fn ident_key() -> Bytes {
     Bytes::from_static(&[LOCAL, b'i'])
 }
 
+/// Returns the key of the tick of the store's cluster, beside its identity.
+pub fn tick_key() -> Bytes {
+    Bytes::from_static(&[LOCAL, b'i', b't'])
+}
+
 fn local_key(kind: u8, region: RegionId) -> Bytes {
     let mut out = vec![LOCAL, kind];
     out.extend_from_slice(&region.0.to_be_bytes());

@@ -7,8 +7,8 @@
 //! ```
 
 use crate::{
-    ClusterId, ColumnFamily, Error, KeyRange, LogIndex, PeerId, RegionId, Result, StoreId, Term,
-    keyspace, varint,
+    ColumnFamily, Error, KeyRange, LogIndex, PeerId, RegionId, Result, StoreId, Term, keyspace,
+    varint,
 };
 use bytes::Bytes;
 
@@ -235,37 +235,6 @@ fn take_byte(rest: &mut &[u8]) -> Option<u8> {
     Some(byte)
 }
 
-/// Cluster and store that a directory belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StoreIdent {
-    /// The cluster's identifier.
-    pub cluster: ClusterId,
-    /// The store's number in the cluster, assigned by the placement group; never reused.
-    pub store: StoreId,
-}
-
-impl StoreIdent {
-    /// Encodes cluster and store as varints.
-    pub fn encode(&self) -> Bytes {
-        let mut out = Vec::new();
-        varint::put(&mut out, self.cluster.0);
-        varint::put(&mut out, self.store.0);
-        Bytes::from(out)
-    }
-
-    /// Decodes [`StoreIdent::encode`]. Fails with `Invalid`.
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let mut rest = bytes;
-        let mut take = || varint::take(&mut rest);
-        match (take(), take()) {
-            (Some(cluster), Some(store)) if rest.is_empty() => {
-                Ok(Self { cluster: ClusterId(cluster), store: StoreId(store) })
-            }
-            _ => Err(Error::invalid("malformed store identity")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -296,13 +265,6 @@ mod tests {
             assert!(Region::decode(&bytes[..cut]).is_err(), "cut at {cut}");
         }
         assert!(Region::decode(&[&bytes[..], b"x"].concat()).is_err());
-    }
-
-    #[test]
-    fn an_identity_survives_the_round_trip() {
-        let ident = StoreIdent { cluster: ClusterId(u64::MAX), store: StoreId(3) };
-        assert_eq!(StoreIdent::decode(&ident.encode()).unwrap(), ident);
-        assert!(StoreIdent::decode(b"").is_err());
     }
 
     #[test]

@@ -122,12 +122,23 @@ fn merging() -> Region {
 pub(super) const STORE_IDENT: Target = Target {
     name: "store_ident",
     run: |input| {
-        let Ok(ident) = StoreIdent::decode(input) else { return };
-        assert_eq!(StoreIdent::decode(&ident.encode()).unwrap(), ident);
+        let whole = StoreIdent::decode(input, None);
+        // The first byte is the length of the first value.
+        let parts = input.split_first().and_then(|(length, rest)| {
+            let (own, tick) = rest.split_at_checked(usize::from(*length))?;
+            StoreIdent::decode(own, Some(tick)).ok()
+        });
+        for ident in whole.into_iter().chain(parts) {
+            let pairs = ident.pairs();
+            let tick = pairs.get(1).map(|(_, value)| &value[..]);
+            assert_eq!(StoreIdent::decode(&pairs[0].1, tick).unwrap(), ident);
+        }
     },
     seeds: || {
-        let ident = StoreIdent { cluster: ClusterId(u64::MAX), store: StoreId(300) };
-        vec![ident.encode().to_vec()]
+        let ident = StoreIdent::new(ClusterId(u64::MAX), StoreId(300));
+        let own = ident.pairs()[0].1.to_vec();
+        let parts = [&[own.len() as u8], &own[..], &[20]].concat();
+        vec![own, parts]
     },
     fix_checksums: None,
     bound: SMALL,

@@ -317,7 +317,8 @@ impl World {
     fn joined(&mut self, number: u64, store: StoreId) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.id.is_none()) else { return };
         let Some(engine) = slot.engine().cloned() else { return };
-        let ident = StoreIdent { cluster: crate::plan::CLUSTER, store };
+        let tick = self.plan.recorded_tick();
+        let ident = StoreIdent { tick, ..StoreIdent::new(crate::plan::CLUSTER, store) };
         let written = stele_replica::RaftStore::write_ident(&*engine, &ident);
         if let Err(error) = written.and_then(|()| self.start_core(number)) {
             let node = self.slots.get(&number).map_or(0, |slot| slot.node);

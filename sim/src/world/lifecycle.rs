@@ -62,11 +62,11 @@ impl World {
 
     /// Bootstraps the cluster on node 1, and starts all nodes; the others will join.
     pub(super) fn bootstrap_cluster(&mut self) {
-        let plan = self.bootstrap_plan();
+        let (plan, tick) = (self.bootstrap_plan(), self.plan.recorded_tick());
         let engines = (1..=self.plan.stores_per_node).map(|number| self.engine_of(number));
         let engines = engines.map(|engine| engine.map(Arc::new)).collect::<Result<Vec<_>>>();
         let close = |engines: Vec<Arc<Engine>>| {
-            start::bootstrap(&engines, &plan)?;
+            start::bootstrap(&engines, &plan, tick)?;
             engines.iter().try_for_each(|engine| engine.checkpoint().and_then(|()| engine.close()))
         };
         if let Err(error) = engines.and_then(close) {

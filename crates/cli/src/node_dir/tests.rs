@@ -28,8 +28,9 @@ impl Written {
         let (store, _) =
             Store::open(vfs, clock, Path::new(DIR), options, Replay::Committed).unwrap();
         let written = Self(store);
-        let ident = StoreIdent { cluster: ClusterId(9), store: OWN };
-        let mut own = vec![(keyspace::ident_key(), ident.encode(), 0)];
+        let ident = StoreIdent::new(ClusterId(9), OWN);
+        let own = ident.pairs().into_iter().map(|(key, value)| (key, value, 0));
+        let mut own: Vec<_> = own.collect();
         own.extend(regions.iter().map(|it| (keyspace::region_key(it.id), it.encode(), 0)));
         written.append(JOURNAL, &[&own], 1);
         written

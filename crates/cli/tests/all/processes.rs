@@ -142,7 +142,7 @@ fn a_hang_up_reloads_the_file_and_a_signal_to_stop_ends_the_server_in_order() {
     };
     std::fs::write(&file, "slow_log_ms = 7\nlog_level = \"warn\"\ntick_ms = 70\n").unwrap();
     signal("-HUP");
-    logged("tick_ms = `70` needs a restart; it stays `50`");
+    logged("tick_ms = `70` is not the tick of the cluster; it stays `20`");
     std::fs::write(&file, "slow_log_ms = 8\nno_such_setting = 1\n").unwrap();
     signal("-HUP");
     logged("nothing changes");

@@ -81,15 +81,20 @@ impl RecoveringStore {
     }
 }
 
-/// Reads the identity, which is written once: in a run, or in an entry that no checkpoint holds.
 fn ident(index: &Index, survey: &DamageSurvey) -> Result<Option<StoreIdent>> {
-    let key = keyspace::ident_key();
-    if let Some(Found::Value { value, .. }) = index.get(&key)? {
-        let value = match value {
-            ValueRef::Inline(value) => value,
-            ValueRef::At(at) => survey.value(&at)?,
+    let Some(own) = own_value(index, survey, &keyspace::ident_key())? else { return Ok(None) };
+    let tick = own_value(index, survey, &keyspace::tick_key())?;
+    StoreIdent::decode(&own, tick.as_deref()).map(Some)
+}
+
+/// Reads a value of the identity, which is written once: in a run, or in an entry that no checkpoint
+/// holds.
+fn own_value(index: &Index, survey: &DamageSurvey, key: &Bytes) -> Result<Option<Bytes>> {
+    if let Some(Found::Value { value, .. }) = index.get(key)? {
+        return match value {
+            ValueRef::Inline(value) => Ok(Some(value)),
+            ValueRef::At(at) => survey.value(&at).map(Some),
         };
-        return StoreIdent::decode(&value).map(Some);
     }
     let Some(log) = survey.region(JOURNAL) else { return Ok(None) };
     for index in log.first.0..=log.last.min(log.hard_state.commit).0 {
@@ -98,9 +103,9 @@ fn ident(index: &Index, survey: &DamageSurvey) -> Result<Option<StoreIdent>> {
         let Some(payload) = survey.find(JOURNAL, index, term)? else { continue };
         for op in Command::ops_of(&payload).into_iter().flatten() {
             if let Op::Put { key: found, value, .. } = op
-                && *found == *key
+                && *found == **key
             {
-                return StoreIdent::decode(value).map(Some);
+                return Ok(Some(Bytes::copy_from_slice(value)));
             }
         }
     }

@@ -13,13 +13,17 @@ use stele_simulated_disk::{CrashAt, CrashPoint, Fault, SimVfs};
 use stele_storage::{LostEntry, RecoverableLog as _};
 use stele_types::{
     ClusterId, CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark,
-    Record, RegionId, StoreId, StoreIdent, Term, checksum::crc32c, keyspace,
+    Record, RegionId, StoreId, StoreIdent, Term, TickMillis, checksum::crc32c, keyspace,
 };
 use stele_vfs::Vfs;
 
 const JOURNAL: RegionId = RegionId(0);
 const REGION: RegionId = RegionId(7);
-const IDENT: StoreIdent = StoreIdent { cluster: ClusterId(77), store: StoreId(3) };
+const IDENT: StoreIdent = StoreIdent {
+    cluster: ClusterId(77),
+    store: StoreId(3),
+    tick: Some(TickMillis::OF_NEW_CLUSTERS),
+};
 
 fn open(disk: &SimVfs) -> Result<Store> {
     let vfs = Arc::new(disk.clone());
@@ -87,7 +91,7 @@ fn pair(n: u64, bytes: usize) -> (Bytes, Bytes) {
 /// Creates a store with its identity, and 30 entries of a region in 15 batches, none of it in runs.
 fn written(disk: &SimVfs) -> Written {
     let mut written = Written::new(disk);
-    written.write(JOURNAL, &[(keyspace::ident_key(), IDENT.encode())]);
+    written.write(JOURNAL, &IDENT.pairs());
     for n in (0..30).step_by(2) {
         written.write(REGION, &[pair(n, 90), pair(n + 1, 400)]);
     }
@@ -253,7 +257,7 @@ fn a_store_knows_its_identity_before_it_opens_wherever_that_lies() {
             Store::open(vfs, clock(), Path::new(DIR), options.clone(), Replay::Committed).unwrap();
         let (pairs, payloads, last) = Default::default();
         let mut written = Written { store, pairs, payloads, last };
-        written.write(JOURNAL, &[(keyspace::ident_key(), IDENT.encode())]);
+        written.write(JOURNAL, &IDENT.pairs());
         if in_run {
             written.store.checkpoint().unwrap();
         }

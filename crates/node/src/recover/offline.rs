@@ -14,7 +14,7 @@ use stele_replica::{
 use stele_storage::{Pages, StorageEngine};
 use stele_types::{
     ClusterId, Command, CommandBuilder, Error, LogIndex, Op, Region, RegionId, Result, StoreId,
-    StoreIdent,
+    StoreIdent, TickMillis,
 };
 
 /// Limit for the polls of one region's recovery: far above what its entries need.
@@ -36,7 +36,8 @@ impl<E: StorageEngine> Offline<E> {
         let Some(ident) = RaftStore::ident(&*engine)? else {
             return Err(Error::invalid("the store is no member of a cluster"));
         };
-        let options = Options::new(ident.store, ident.cluster, seed, seed);
+        let mut options = Options::new(ident.store, ident.cluster, seed, seed);
+        options.tick_nanos = ident.tick.unwrap_or(TickMillis::UNLESS_RECORDED).nanos();
         let core = RaftStore::open(engine.clone(), options, now)?;
         Ok(Self { engine, core, ident, now, requests: 0 })
     }

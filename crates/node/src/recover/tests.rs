@@ -142,7 +142,7 @@ fn keys_of_regions_without_a_replica_are_named() {
 /// Returns the engine of store 1 of a cluster of three, with an entry that is in its log only.
 fn survivor() -> Arc<ModelEngine> {
     let engine = ModelEngine::new();
-    let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(1) };
+    let ident = StoreIdent::new(ClusterId(7), StoreId(1));
     let mut regions = Bootstrap::regions();
     for region in &mut regions {
         region.peers.extend(

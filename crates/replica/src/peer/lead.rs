@@ -1,7 +1,7 @@
 //! Leadership: changes when this peer becomes or stops being leader, and leadership transfer.
 
 use super::Replica;
-use super::parts::{Reaction, Seen, TransferEnd};
+use super::parts::{Reaction, Seen, TransferEnd, TransferTimes};
 use super::snapshot::OFFER_AFTER;
 use crate::context::{Context, StoreRequest};
 use crate::input::RequestId;
@@ -10,6 +10,9 @@ use crate::output::{Busy, Done, Event, Refusal, Unknown};
 use crate::pipeline::ReadyInBatch;
 use stele_storage::StorageEngine;
 use stele_types::{LogIndex, Peer, PeerId, PeerRole, RegionPhase, Term};
+
+/// Ticks of devices after which a peer that lost its leadership no longer waits for the next leader.
+const TRANSFER_TICKS: u64 = 20;
 
 impl<E: StorageEngine> Replica<E> {
     pub(super) fn observe(&mut self, ctx: &mut Context<E>) {
@@ -71,9 +74,16 @@ impl<E: StorageEngine> Replica<E> {
         to: PeerId,
         id: Option<RequestId>,
     ) {
-        let timeout_nanos = ctx.options.transfer_timeout_ticks * ctx.options.tick_nanos;
-        let until_nanos = ctx.now.monotonic_nanos + timeout_nanos;
-        match self.transfers.begin((&self.region, self.peer.id), to, id, until_nanos) {
+        let times = TransferTimes {
+            term: self.term(),
+            until_nanos: ctx.now.monotonic_nanos + ctx.options.device_nanos(TRANSFER_TICKS),
+            // Raft gives each up after the least ticks of an election.
+            attempts: ctx
+                .options
+                .device_ticks(ctx.options.election_ticks_min)
+                .div_ceil(ctx.options.election_ticks_min),
+        };
+        match self.transfers.begin((&self.region, self.peer.id), to, id, times) {
             Ok(true) => {
                 self.end_lease_for_term();
                 self.group.transfer_leadership(to);
@@ -93,6 +103,13 @@ impl<E: StorageEngine> Replica<E> {
 
     pub(super) fn check_transfer(&mut self, ctx: &mut Context<E>) {
         let is_given_up = !self.group.is_transferring();
+        if self.is_leader()
+            && is_given_up
+            && let Some(to) = self.transfers.take_attempt(self.term())
+        {
+            self.group.transfer_leadership(to);
+            return;
+        }
         let now = ctx.now.monotonic_nanos;
         let ended = self.transfers.end_late(self.is_leader(), is_given_up, now);
         self.answer_transfer_end(ctx, ended);
@@ -126,7 +143,7 @@ impl<E: StorageEngine> Replica<E> {
 
 // Raft ticks.
 
-/// Ticks between queries of a merging replica for the outcome of the merge.
+/// Ticks of devices between queries of a merging replica for the outcome of the merge.
 const ASK_EVERY_TICKS: u64 = 20;
 
 impl<E: StorageEngine> Replica<E> {
@@ -142,7 +159,7 @@ impl<E: StorageEngine> Replica<E> {
         self.announce_prepared(ctx);
         self.ask_for_room(ctx);
         self.destroy_if_merged(ctx);
-        if self.hibernation.is_every(ASK_EVERY_TICKS) {
+        if self.hibernation.is_every(ctx.options.device_ticks(ASK_EVERY_TICKS)) {
             self.query_outcome_if_merging(ctx);
         }
         self.hibernate_if_idle(ctx);
@@ -161,13 +178,14 @@ impl<E: StorageEngine> Replica<E> {
     /// gone. That no replica replies proves nothing.
     /// Test: `a_stale_voter_stays_where_no_later_member_without_it_answers`.
     fn query_membership_if_leaderless(&mut self, ctx: &mut Context<E>) {
-        let interval = 2 * ctx.options.election_ticks_max;
+        let options = &ctx.options;
+        let interval = 2 * options.election_ticks_max;
         let is_due = if self.group.is_voter() {
-            let (interval_nanos, now) =
-                (interval * ctx.options.tick_nanos, ctx.now.monotonic_nanos);
-            let after_nanos = OFFER_AFTER * ctx.options.election_ticks_max * ctx.options.tick_nanos;
+            let (interval_nanos, now) = (options.device_nanos(interval), ctx.now.monotonic_nanos);
+            let after_nanos = options.device_nanos(OFFER_AFTER * options.election_ticks_max);
             self.contacts.is_question_due(now, after_nanos, interval_nanos)
         } else {
+            let interval = options.device_ticks(interval);
             let leaderless_ticks = self.group.silent_ticks();
             if leaderless_ticks >= interval {
                 self.contacts.set_has_leader(false, ctx.now.monotonic_nanos);

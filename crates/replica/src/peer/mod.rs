@@ -276,7 +276,7 @@ impl<E: StorageEngine> Replica<E> {
     /// receives no messages, so it counts only peers on unreachable stores.
     pub(super) fn down_peers(&self, ctx: &Context<E>) -> Vec<(Peer, u64)> {
         let now = ctx.now.monotonic_nanos;
-        let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
+        let timeout_nanos = ctx.options.device_nanos(ctx.options.election_ticks_max);
         let unresponsive = |peer: &Peer| {
             let since = match self.is_hibernating() {
                 true => *ctx.unreachable.get(&peer.store)?,

@@ -125,10 +125,12 @@ impl<E: StorageEngine> Replica<E> {
     /// Refuses reads past their deadline and reads to a leader that does not answer.
     pub(super) fn expire_reads(&mut self, ctx: &mut Context<E>) {
         let now = ctx.now.monotonic_nanos;
-        let timeout_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
+        let options = &ctx.options;
+        let late_nanos = options.election_ticks_min * options.tick_nanos;
+        let refused_nanos = options.device_nanos(2 * options.election_ticks_min);
         let (arrived_before, sent_before) = match self.is_leader() {
             true => (0, 0),
-            false => (now.saturating_sub(2 * timeout_nanos), now.saturating_sub(timeout_nanos)),
+            false => (now.saturating_sub(refused_nanos), now.saturating_sub(late_nanos)),
         };
         for read in self.reads.take_expired(now, arrived_before) {
             ctx.reject(read.id, Busy::ReadIndexNotReady);

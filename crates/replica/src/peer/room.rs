@@ -122,7 +122,7 @@ impl<E: StorageEngine> Replica<E> {
     pub(super) fn is_live(&self, ctx: &Context<E>, id: PeerId) -> bool {
         let is_cut_off =
             self.region.peer(id).is_none_or(|peer| ctx.unreachable.contains_key(&peer.store));
-        let timeout_nanos = ctx.options.election_ticks_max * ctx.options.tick_nanos;
+        let timeout_nanos = ctx.options.device_nanos(ctx.options.election_ticks_max);
         let is_recent =
             |at: u64| ctx.now.monotonic_nanos.saturating_sub(at) < LIVE_TIMEOUTS * timeout_nanos;
         !is_cut_off && (self.is_hibernating() || self.contacts.last(id).is_some_and(is_recent))

@@ -76,7 +76,7 @@ impl<E: StorageEngine> Replica<E> {
     /// tombstone of the peer, or with as many entries, refuses the snapshot.
     pub(super) fn offer_snapshots_if_leaderless(&mut self, ctx: &mut Context<E>) {
         let options = &ctx.options;
-        let timeout_nanos = OFFER_AFTER * options.election_ticks_max * options.tick_nanos;
+        let timeout_nanos = options.device_nanos(OFFER_AFTER * options.election_ticks_max);
         let now = ctx.now.monotonic_nanos;
         let is_long = |since: u64| now.saturating_sub(since) >= timeout_nanos;
         let is_alone = self.leader().is_none()
@@ -128,7 +128,7 @@ impl<E: StorageEngine> Replica<E> {
                 self.contacts.note(to, now);
             }
         } else {
-            let least_nanos = ctx.options.election_ticks_min * ctx.options.tick_nanos;
+            let least_nanos = ctx.options.device_nanos(ctx.options.election_ticks_min);
             self.snapshots.note_failed(to, now, least_nanos);
         }
         // bug replica.lost_snapshot_untold: skip if !ok

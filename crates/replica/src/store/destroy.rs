@@ -161,7 +161,8 @@ impl<E: StorageEngine> RaftStore<E> {
             // bug replica.stop_on_full_drop: never
             Err(Error::NoSpace(_) | Error::Busy(_)) => {
                 let options = &self.ctx.options;
-                self.leaving.retry_at_nanos = self.ctx.now.monotonic_nanos + options.tick_nanos;
+                self.leaving.retry_at_nanos =
+                    self.ctx.now.monotonic_nanos + options.device_nanos(1);
                 self.leaving.waiting.extend(left);
                 Ok(())
             }

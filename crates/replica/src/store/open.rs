@@ -35,7 +35,7 @@ impl<E: StorageEngine> RaftStore<E> {
         logger: slog::Logger,
     ) -> Result<Self> {
         options.validate()?;
-        check_ident(&*engine, &options)?;
+        let ident = check_ident(&*engine, &options)?;
         Journal::open(&*engine)?;
         let regions = read_regions(&engine.view()?)?.into_iter();
         let (live, mut tombstones): (Vec<Region>, Vec<Region>) =
@@ -62,6 +62,7 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         let mut ctx = Context::new(engine, options, logger, now);
         ctx.journal = journal;
+        ctx.tick = ident.tick;
         super::snapshot::read_installed(&mut ctx)?;
         let mut store = Self {
             next_tick_nanos: now.monotonic_nanos + ctx.options.tick_nanos,
@@ -121,10 +122,26 @@ fn is_of_snapshot(progress: &Progress) -> bool {
     progress.hard_state.commit < progress.truncated.0
 }
 
-fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<()> {
-    let expected = StoreIdent { cluster: options.cluster, store: options.store };
+/// Returns the identity of a store, which is that of the options.
+///
+/// Invariant: a store runs with the tick that it records. Its promises of an earlier run last as long.
+/// Test: `a_store_does_not_open_with_another_tick_than_it_records`.
+fn check_ident<E: StorageEngine>(engine: &E, options: &Options) -> Result<StoreIdent> {
+    let expected = StoreIdent::new(options.cluster, options.store);
     match RaftStore::<E>::ident(engine)? {
-        Some(found) if found == expected => Ok(()),
+        Some(found) if StoreIdent { tick: None, ..found } == expected => {
+            let other = found.tick.filter(|tick| tick.nanos() != options.tick_nanos);
+            // bug replica.opens_with_any_tick: `other` is `None`
+            match other {
+                None => Ok(found),
+                Some(tick) => Err(Error::invalid(format!(
+                    "store {} records a tick of {} ms, and is opened with one of {} ms",
+                    found.store,
+                    tick.get(),
+                    options.tick_nanos / 1_000_000
+                ))),
+            }
+        }
         Some(found) => Err(Error::invalid(format!(
             "this is store {} of cluster {:x}, not store {} of cluster {:x}",
             found.store, found.cluster.0, expected.store, expected.cluster.0
@@ -186,15 +203,14 @@ pub(super) fn first_records(region: &Region) -> [Record; 2] {
     [Record::Mark(region.id, Mark::Start(index, term)), Record::HardState(region.id, hard_state)]
 }
 
-// Identity of a store (its cluster and store id), and bootstrap of a cluster.
+// Identity of a store (its cluster, store id and tick), and bootstrap of a cluster.
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Bootstraps the first store of a cluster: writes its identity and its regions in one batch.
     /// The regions start when the store opens.
     pub fn bootstrap(engine: &E, ident: &StoreIdent, regions: &[Region]) -> Result<()> {
         let descriptors = regions.iter().map(|it| (keyspace::region_key(it.id), it.encode()));
-        let own = (keyspace::ident_key(), ident.encode());
-        let pairs: Vec<_> = std::iter::once(own).chain(descriptors).collect();
+        let pairs: Vec<_> = ident.pairs().into_iter().chain(descriptors).collect();
         write_now(engine, &pairs, Vec::new())
     }
 
@@ -205,6 +221,6 @@ impl<E: StorageEngine> RaftStore<E> {
 
     /// Writes the identity of a store that joins a cluster.
     pub fn write_ident(engine: &E, ident: &StoreIdent) -> Result<()> {
-        write_now(engine, &[(keyspace::ident_key(), ident.encode())], Vec::new())
+        write_now(engine, &ident.pairs(), Vec::new())
     }
 }

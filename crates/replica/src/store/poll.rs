@@ -221,6 +221,7 @@ impl<E: StorageEngine> RaftStore<E> {
 
 // Truncation of logs: entries that a checkpoint covers and no follower needs.
 
+/// In a tick of devices; in a shorter one it is a part of them.
 const REGIONS_PER_TICK: usize = 16;
 const REGIONS_PER_POLL: usize = 256;
 /// Least nanoseconds from one pass over all regions to the next.
@@ -262,7 +263,8 @@ impl<E: StorageEngine> RaftStore<E> {
     /// Truncates the logs of some regions, in turn. Truncations are piggybacked on the next batch.
     pub(super) fn truncate_logs(&mut self) {
         let from = self.truncations.last;
-        let last = self.truncate_after(from, REGIONS_PER_TICK, false);
+        let ticks = self.ctx.options.device_ticks(1).max(1) as usize;
+        let last = self.truncate_after(from, REGIONS_PER_TICK.div_ceil(ticks), false);
         self.truncations.last = last.unwrap_or(RegionId(0));
     }
 
@@ -306,7 +308,7 @@ impl<E: StorageEngine> RaftStore<E> {
     /// the end of a removed replica contains no put after its first failure.
     /// Test: `a_replica_leaves_a_device_that_has_no_room_for_a_put_in_flight`.
     pub(super) fn retry_without_puts(&mut self, ticket: Ticket) -> Result<()> {
-        let at_nanos = self.ctx.now.monotonic_nanos + self.ctx.options.tick_nanos;
+        let at_nanos = self.ctx.now.monotonic_nanos + self.ctx.options.device_nanos(1);
         self.ctx.batches.retry(ticket, at_nanos);
         let given_up = self.to_give_up(ticket);
         // bug replica.full_batch_waits: always

@@ -97,7 +97,9 @@ impl<E: StorageEngine> RaftStore<E> {
 
     fn own_pairs(&self) -> Vec<(Bytes, Bytes)> {
         let (cluster, store) = (self.ctx.options.cluster, self.ctx.options.store);
-        let mut pairs = vec![(keyspace::ident_key(), StoreIdent { cluster, store }.encode())];
+        let tick = self.ctx.tick;
+        // bug replica.tick_not_repaired: let tick = None;
+        let mut pairs = StoreIdent { tick, ..StoreIdent::new(cluster, store) }.pairs();
         let gone = self.tombstones.values();
         pairs.extend(gone.map(|region| (keyspace::region_key(region.id), region.encode())));
         pairs

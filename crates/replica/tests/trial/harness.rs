@@ -165,7 +165,7 @@ impl Trial {
 
     pub(crate) fn add_store(&mut self, id: u64, regions: &[Region]) {
         let engine = ModelEngine::new();
-        let ident = StoreIdent { cluster: ClusterId(7), store: StoreId(id) };
+        let ident = StoreIdent::new(ClusterId(7), StoreId(id));
         Model::bootstrap(&engine, &ident, regions).unwrap();
         self.open(id, Arc::new(engine));
     }

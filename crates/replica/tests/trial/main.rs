@@ -26,6 +26,7 @@ mod space;
 mod stale_voter;
 mod storm;
 mod tails;
+mod ticks;
 mod traffic;
 
 use bytes::Bytes;

@@ -16,7 +16,7 @@ use settings::{Field, wrong_address};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_types::{Error, Result, address};
+use stele_types::{Error, Result, TickMillis, address};
 use stele_vfs::DeviceScale;
 
 /// Settings of a server. Sizes are in bytes unless a name says otherwise.
@@ -61,7 +61,8 @@ pub struct Config {
     /// Bytes scanned for each byte sorted; 0 disables sorts because of scans.
     pub scan_load_ratio: f64,
     /// Milliseconds of a Raft tick, the same on all nodes of a cluster; an election begins after 10 to
-    /// 20 ticks without a leader.
+    /// 20 ticks without a leader. 0: that of the cluster. In a node that has started, it is that of the
+    /// cluster.
     pub tick_ms: u64,
     /// Whether a write is answered when any quorum has it; otherwise once the leader has applied it.
     pub commit_return: bool,
@@ -107,7 +108,7 @@ impl Default for Config {
             sort_threshold_bytes: 4 << 30,
             sort_interval_s: 0,
             scan_load_ratio: 2.0,
-            tick_ms: 50,
+            tick_ms: 0,
             commit_return: true,
             read_acceleration: true,
             hibernate_after_ms: 5_000,
@@ -192,6 +193,11 @@ impl Config {
 
     pub(crate) fn advertised(&self) -> &str {
         if self.advertise.is_empty() { &self.listen } else { &self.advertise }
+    }
+
+    /// Returns the tick that the configuration states; `None`: that of the cluster.
+    pub(crate) fn tick(&self) -> Option<TickMillis> {
+        TickMillis::new(self.tick_ms)
     }
 
     /// Formats all settings with their values, one line each: printed at start.
@@ -284,7 +290,7 @@ impl Config {
             "sort_threshold_bytes" => Field::bytes(&mut self.sort_threshold_bytes, MIB, 1 << 44),
             "sort_interval_s" => Field::count(&mut self.sort_interval_s, 0, 366 * 86_400),
             "scan_load_ratio" => Field::Ratio(&mut self.scan_load_ratio, 0.0, 1_000_000.0),
-            "tick_ms" => Field::count(&mut self.tick_ms, 5, 1_000),
+            "tick_ms" => Field::count_or_0(&mut self.tick_ms, TickMillis::MIN, TickMillis::MAX),
             "commit_return" => Field::Switch(&mut self.commit_return),
             "read_acceleration" => Field::Switch(&mut self.read_acceleration),
             "hibernate_after_ms" => Field::count(&mut self.hibernate_after_ms, 0, 86_400_000),
@@ -480,7 +486,9 @@ mod tests {
         let message = |key: &str, text: &str| {
             Config::load(None, none(), &flags(key, text)).unwrap_err().to_string()
         };
-        assert!(message("tick_ms", "9999").contains("5 to 1000"));
+        for bad in ["4", "9999"] {
+            assert!(message("tick_ms", bad).contains("0, or 5 to 1000"));
+        }
         assert!(message("memtable_bytes_max", "many").contains("memtable_bytes_max"));
         assert!(message("gc_policy", "x").contains("wisckey"));
         assert!(message("colour", "x").contains("tick_ms"));

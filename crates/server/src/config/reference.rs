@@ -89,7 +89,7 @@ A node answers on its port:
 - `/metrics`: statistics for Prometheus, in its text format 0.0.4, or as OpenMetrics 1.0.0 if `Accept` prefers it. `stele_task_failures_total` counts failures of background
   tasks. `stele_log_lines_lost_total` counts log lines that could not be written, for example to a
   full disk: the node goes on without them.
-- `/status`: statistics of each store, as JSON.
+- `/status`: the tick of the cluster and statistics of each store, as JSON.
 
 All other paths are answered with 404.
 
@@ -116,6 +116,22 @@ node does not start, and names the process that holds it where `/proc` shows it.
 
 `advertise` takes a host and a port. A name that does not resolve is tried for 10 s; then the node does not
 start.
+
+## The tick of the cluster
+
+The first node of a cluster decides its Raft tick: its `tick_ms`, or 20 ms. Every store records it, and a node that joins
+takes it. `stele ctl config tick_ms` and `/status` show the tick in force. Leave `tick_ms` out of the configuration of
+further nodes. A node that states another one does not join, and does not start again: leave `tick_ms` out, or set it to
+the tick of the cluster. It cannot be changed later.
+
+Stores of a cluster of an earlier version have recorded none. Such a cluster keeps 50 ms, or the `tick_ms` that its nodes
+state: keep the setting in their configuration, and give the same one to nodes that join while the placement leader still
+runs the earlier version.
+
+A short tick makes elections and leases short. A leader that does not reach a majority for 10 ticks steps down, and without
+its heartbeats the followers elect another after 11 to 19. State a longer tick for a network or devices that often stand
+still for 200 ms. Times for transfers, snapshots and slow devices do not depend on it
+([decision 0047](decisions/0047-the-tick-is-of-the-cluster.md)).
 
 ## A directory that does not open
 

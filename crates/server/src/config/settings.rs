@@ -90,7 +90,8 @@ pub const SETTINGS: [Setting; 25] = [
     setting(
         "tick_ms",
         "ms",
-        "Raft tick, the same on all nodes; an election begins after 10 to 20 ticks without a leader.",
+        "Raft tick; an election begins after 10 to 20 ticks without a leader. 0: that of the cluster, which \
+         its first node decides: 20 unless it states one.",
     ),
     setting(
         "commit_return",
@@ -147,6 +148,8 @@ pub(super) enum Field<'a> {
         low: u64,
         high: u64,
         bytes: bool,
+        /// Whether 0 is allowed besides.
+        or_0: bool,
     },
     Ratio(&'a mut f64, f64, f64),
     Switch(&'a mut bool),
@@ -163,20 +166,26 @@ const LABELS_MAX: usize = 64;
 
 impl<'a> Field<'a> {
     pub(super) fn count(at: &'a mut u64, low: u64, high: u64) -> Self {
-        Self::Number { at, low, high, bytes: false }
+        Self::Number { at, low, high, bytes: false, or_0: false }
+    }
+
+    pub(super) fn count_or_0(at: &'a mut u64, low: u64, high: u64) -> Self {
+        Self::Number { at, low, high, bytes: false, or_0: true }
     }
 
     pub(super) fn bytes(at: &'a mut u64, low: u64, high: u64) -> Self {
-        Self::Number { at, low, high, bytes: true }
+        Self::Number { at, low, high, bytes: true, or_0: false }
     }
 
     pub(super) fn set(self, key: &str, text: &str) -> Result<()> {
         let bounds = self.bounds();
         let refuse = || Err(Error::invalid(format!("{key} is `{text}`; allowed: {bounds}")));
         match self {
-            Self::Number { at, low, high, bytes } => {
+            Self::Number { at, low, high, bytes, or_0 } => {
                 let number = if bytes { parse_bytes(text).ok() } else { text.trim().parse().ok() };
-                match number.filter(|number| (low..=high).contains(number)) {
+                let is_allowed =
+                    |number: &u64| (low..=high).contains(number) || (or_0 && *number == 0);
+                match number.filter(is_allowed) {
                     Some(number) => *at = number,
                     None => return refuse(),
                 }
@@ -225,6 +234,7 @@ impl<'a> Field<'a> {
             Self::Number { low, high, bytes: true, .. } => {
                 format!("{} to {}", whole_units(*low), whole_units(*high))
             }
+            Self::Number { low, high, or_0: true, .. } => format!("0, or {low} to {high}"),
             Self::Number { low, high, .. } => format!("{low} to {high}"),
             Self::Ratio(_, low, high) => format!("{low} to {high}"),
             Self::Switch(_) => "true, false".to_owned(),

@@ -147,7 +147,7 @@ impl Heartbeats {
         let sequence = report.sequence;
         let request = wire::HeartbeatRequest {
             members_version: self.members.version(),
-            lease_times: Some(wire_times(&open::lease_times(&self.config))),
+            lease_times: Some(wire_times(&open::times_of(&self.config))),
             ..heartbeat_request(report)
         };
         match self.placement.heartbeat(request).await {

@@ -15,7 +15,7 @@ use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse, NewStore};
 use stele_replica::RaftStore;
 use stele_storage::StateMachine;
-use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, StoreRun};
+use stele_types::{ClusterId, Error, Result, StoreId, StoreIdent, StoreRun, TickMillis};
 
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a connection: a node that does not answer does not keep the next one from being asked.
@@ -32,9 +32,13 @@ pub(super) struct OpenDir {
 
 pub(super) type Opened = Vec<OpenDir>;
 
-pub(super) fn bootstrap(opened: &mut Opened, bootstrap: &Bootstrap) -> Result<()> {
+pub(super) fn bootstrap(
+    opened: &mut Opened,
+    bootstrap: &Bootstrap,
+    tick: TickMillis,
+) -> Result<()> {
     let engines: Vec<_> = opened.iter().map(|open| open.engine.clone()).collect();
-    let idents = start::bootstrap(&engines, bootstrap)?;
+    let idents = start::bootstrap(&engines, bootstrap, Some(tick))?;
     for (open, own) in opened.iter_mut().zip(idents) {
         open.ident = Some(own);
     }
@@ -55,17 +59,18 @@ pub(super) async fn join(
         address: own_address.to_owned(),
         stores: stores.map(|open| new_store(config, &open.engine)).collect(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        lease_times: Some(placement::wire_times(&open::lease_times(config))),
+        // A node that states no tick takes that of the cluster.
+        lease_times: config.tick().map(|tick| placement::wire_times(&open::lease_times(tick))),
         ..JoinRequest::default()
     };
     let answer = join_with_retry(addresses, &request).await?;
-    let cluster = ClusterId(answer.cluster_id);
+    let (cluster, tick) = (ClusterId(answer.cluster_id), tick_of(&answer)?);
     let mut ids = answer.store_ids.iter().copied().map(StoreId);
     for open in opened.iter_mut().filter(|open| open.ident.is_none()) {
         let Some(store) = ids.next() else {
             return Err(Error::invalid("the cluster allocated fewer store ids than requested"));
         };
-        let own = StoreIdent { cluster, store };
+        let own = StoreIdent { cluster, store, tick };
         RaftStore::write_ident(&*open.engine, &own)?;
         open.ident = Some(own);
     }
@@ -74,6 +79,27 @@ pub(super) async fn join(
     }
     members.update(answer.members_version, &answer.members, own_address);
     Ok(cluster)
+}
+
+/// Returns the tick of the cluster that a store joined; `None` from a leader of an earlier version. Fails
+/// with `Invalid` if this node cannot have its times.
+///
+/// Invariant: a store records the tick that its cluster has, and none that it only supposes.
+/// Tests: `a_store_records_the_tick_that_the_cluster_states_and_no_other`,
+/// `a_new_cluster_has_the_short_tick_on_every_node_and_keeps_it`.
+pub(super) fn tick_of(answer: &JoinResponse) -> Result<Option<TickMillis>> {
+    // bug server.join_ignores_the_tick: return Ok(None);
+    let Some(times) = answer.lease_times.as_ref().map(placement::times_of) else { return Ok(None) };
+    let tick = TickMillis::new(times.tick_nanos / 1_000_000);
+    let tick = tick.filter(|tick| open::lease_times(*tick) == times);
+    let unknown = || {
+        Error::invalid(format!(
+            "the cluster has a tick of {} ns, and an election begins after {} ticks: this version runs \
+             no such cluster; run the version of its nodes",
+            times.tick_nanos, times.election_ticks_min
+        ))
+    };
+    Ok(Some(tick.ok_or_else(unknown)?))
 }
 
 async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<JoinResponse> {
@@ -112,5 +138,28 @@ pub(super) fn new_store(config: &Config, engine: &Arc<Engine>) -> NewStore {
         token: engine.id().0.to_be_bytes().to_vec().into(),
         capacity: engine.stats().device_bytes,
         labels: placement::labels_of(&config.label_pairs()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_proto::stele::control::v1::LeaseTimes;
+
+    #[test]
+    fn a_store_records_the_tick_that_the_cluster_states_and_no_other() {
+        let of = |lease_times| tick_of(&JoinResponse { lease_times, ..JoinResponse::default() });
+        let times = |tick_nanos, election_ticks_min| LeaseTimes { tick_nanos, election_ticks_min };
+        assert_eq!(of(None).unwrap(), None, "an earlier version");
+        for millis in [5, 20, 50, 1_000] {
+            let found = of(Some(times(millis * 1_000_000, 10))).unwrap();
+            assert_eq!(found.map(TickMillis::get), Some(millis));
+        }
+        for other in
+            [times(20_000_000, 12), times(20_500_000, 10), times(0, 10), times(4_000_000, 10)]
+        {
+            let refused = of(Some(other)).unwrap_err().to_string();
+            assert!(refused.contains("run the version of its nodes"), "{refused}");
+        }
     }
 }

@@ -39,7 +39,7 @@ impl Parts {
                 .map(|open| identity::new_store(&self.config, &open.engine))
                 .collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            lease_times: Some(wire_times(&open::lease_times(&self.config))),
+            lease_times: Some(wire_times(&open::times_of(&self.config))),
             ..JoinRequest::default()
         };
         let answer = join_with_retry(placement, &request).await?;
@@ -48,8 +48,9 @@ impl Parts {
                 "the cluster allocated another number of store ids than requested",
             ));
         }
+        let tick = identity::tick_of(&answer)?;
         for (open, id) in new.into_iter().zip(answer.store_ids) {
-            let ident = StoreIdent { cluster: self.cluster, store: StoreId(id) };
+            let ident = StoreIdent { cluster: self.cluster, store: StoreId(id), tick };
             self.start(open, ident).await?;
         }
         self.members.update(answer.members_version, &answer.members, &self.address);

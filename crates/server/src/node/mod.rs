@@ -54,7 +54,7 @@ use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
 use stele_storage::StateMachine;
 use stele_types::{
-    Clock, ClusterId, Error, PeerRole, Region, RegionKind, Result, StoreId, StoreIdent,
+    Clock, ClusterId, Error, PeerRole, Region, RegionKind, Result, StoreId, StoreIdent, TickMillis,
 };
 use stele_vfs::SystemClock;
 use tokio::net::TcpListener;
@@ -143,7 +143,6 @@ impl Node {
     async fn open(config: Config) -> Result<Self> {
         let started = Instant::now();
         let (listener, address) = listen::bind(&config).await?;
-        let config = Arc::new(config);
         let question = ClusterQuestion::ask(&config, &address);
         let opened = config.clone();
         let mut dirs = blocking(move || dirs::open_all(&opened)).await?;
@@ -151,11 +150,12 @@ impl Node {
             Some(cluster) => question.check(cluster).await.map(|()| cluster)?,
             None => new_cluster(&config, &mut dirs, &address).await?,
         };
+        let idents = dirs.idents();
+        let config = Arc::new(open::with_tick(config, &idents)?);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
         let router = Arc::new(NodeRouter::new(stores.clone(), tasks.clone()));
-        let idents = dirs.idents();
         let boots = dirs.boots();
         let members = dirs.keep_members(cluster, &address, &boots);
         router.set_members(members.clone());
@@ -163,7 +163,7 @@ impl Node {
             cluster,
             address: address.clone(),
             stores: idents.iter().map(|ident| ident.store).collect(),
-            times: open::lease_times(&config),
+            times: open::times_of(&config),
             boots: boots.clone(),
         };
         let options = transport::TransportOptions {
@@ -339,7 +339,7 @@ impl Parts {
             address: self.address.clone(),
             capacities_bytes: self.capacities_bytes(),
         });
-        let times = open::lease_times(&self.config);
+        let times = open::times_of(&self.config);
         PlacementService::new(self.cluster, times, Arc::new(system), bootstrap)
     }
 
@@ -397,6 +397,7 @@ impl Parts {
         let memory = NodeMemory::new(self.config.request_memory_bytes_max);
         let status = routes(Health {
             cluster: self.cluster,
+            tick_ms: self.config.tick_ms,
             address: self.address.clone(),
             stores: self.stores.clone(),
             tasks: self.router.tasks.clone(),
@@ -498,7 +499,8 @@ async fn new_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<
         let capacities_bytes = opened.iter().map(|open| open.engine.stats().device_bytes).collect();
         let cluster = ClusterId(random() | 1);
         let bootstrap = Bootstrap { cluster, address: address.to_owned(), capacities_bytes };
-        identity::bootstrap(opened, &bootstrap)?;
+        let tick = config.tick().unwrap_or(TickMillis::OF_NEW_CLUSTERS);
+        identity::bootstrap(opened, &bootstrap, tick)?;
         return Ok(cluster);
     }
     let mut addresses = config.join.clone();

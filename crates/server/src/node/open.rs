@@ -9,9 +9,10 @@ use crate::stores::FailedDir;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_engine::{GcOptions, Options as EngineOptions, PolicyKind, RecoveringStore, Replay};
+use stele_node::start;
 use stele_replica::{EntryRecovery, LeaseTimes, Now, Options, RaftStore};
 use stele_types::size::format_bytes;
-use stele_types::{Clock, Error, Result, StoreIdent, StoreRun};
+use stele_types::{Clock, Error, Result, StoreIdent, StoreRun, TickMillis};
 use stele_vfs::{RealVfs, SlowedVfs, SystemClock, Vfs, warnings};
 
 /// Locks a directory that did not open for log entry recovery; `None` if that would not open it.
@@ -155,15 +156,28 @@ pub(super) fn core(
     RaftStore::open(engine.clone(), raft_options(config, ident, seed), now)
 }
 
-/// Returns the times that all nodes of a cluster must have.
-pub(super) fn lease_times(config: &Config) -> LeaseTimes {
-    LeaseTimes { tick_nanos: config.tick_ms * 1_000_000, election_ticks_min: ELECTION_TICKS }
+/// Returns the times that all nodes of a cluster with this tick must have.
+pub(super) fn lease_times(tick: TickMillis) -> LeaseTimes {
+    LeaseTimes { tick_nanos: tick.nanos(), election_ticks_min: ELECTION_TICKS }
+}
+
+/// Returns the times of a node that has its tick.
+pub(super) fn times_of(config: &Config) -> LeaseTimes {
+    lease_times(config.tick().unwrap_or(TickMillis::UNLESS_RECORDED))
+}
+
+/// Returns the configuration of a node with the tick of its cluster, which its stores record.
+pub(super) fn with_tick(config: Config, idents: &[StoreIdent]) -> Result<Config> {
+    let recorded: Vec<_> = idents.iter().map(|ident| ident.tick).collect();
+    let tick = start::tick(config.tick(), &recorded)?;
+    tracing::info!("the tick of the cluster is {} ms", tick.get());
+    Ok(Config { tick_ms: tick.get(), ..config })
 }
 
 fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     // Random at every start: read contexts of an earlier process are never accepted.
     let mut options = Options::new(ident.store, ident.cluster, seed, seed);
-    let times = lease_times(config);
+    let times = times_of(config);
     options.tick_nanos = times.tick_nanos;
     options.election_ticks_min = times.election_ticks_min;
     options.election_ticks_max = times.election_ticks_min * 2;
@@ -172,7 +186,8 @@ fn raft_options(config: &Config, ident: StoreIdent, seed: u64) -> Options {
     options.leases = false;
     options.commit_return = config.commit_return;
     options.read_acceleration = config.read_acceleration;
-    options.hibernate_after_ticks = config.hibernate_after_ms.div_ceil(config.tick_ms);
+    options.hibernate_after_ticks =
+        (config.hibernate_after_ms * 1_000_000).div_ceil(times.tick_nanos);
     options.entry_bytes_max = ENTRY_BYTES_MAX;
     options.found_bytes_max = config.pending_bytes_max;
     options.log_kept.pin_bytes_max = config.pin_bytes_max;
@@ -267,10 +282,10 @@ mod tests {
     #[test]
     fn a_store_starts_without_leases_and_with_the_tick_that_its_node_states() {
         let config = Config { tick_ms: 70, ..Config::default() };
-        let ident = StoreIdent { cluster: ClusterId(1), store: StoreId(1) };
+        let ident = StoreIdent::new(ClusterId(1), StoreId(1));
         let options = raft_options(&config, ident, 1);
         assert!(!options.leases);
-        assert_eq!(options.lease_times(), lease_times(&config));
+        assert_eq!(options.lease_times(), times_of(&config));
         assert_eq!(options.tick_nanos, 70_000_000);
     }
 }

@@ -20,6 +20,9 @@ impl Reload {
     /// `Invalid` if garbage collection refuses its settings; then nothing changes.
     pub(super) fn apply(&self, wanted: &Config) -> Result<()> {
         let current = self.config.get();
+        // Left out, it is that of the cluster.
+        let tick_ms = if wanted.tick_ms == 0 { current.tick_ms } else { wanted.tick_ms };
+        let wanted = Config { tick_ms, ..wanted.clone() };
         let mut next = Config::clone(&current);
         let mut lines = Vec::new();
         for key in SETTINGS.map(|setting| setting.key) {
@@ -43,6 +46,10 @@ impl Reload {
         for (key, old, new, is_reloaded) in lines {
             match is_reloaded {
                 true => tracing::info!("{key} is `{new}` now; it was `{old}`"),
+                false if key == "tick_ms" => tracing::warn!(
+                    "tick_ms = `{new}` is not the tick of the cluster; it stays `{old}`: leave it out, or \
+                     the node does not start again"
+                ),
                 false => tracing::warn!("{key} = `{new}` needs a restart; it stays `{old}`"),
             }
         }

@@ -168,7 +168,7 @@ impl Parts {
         self.boots.add(store, run.clone());
         self.members.add_own(store, &self.address, &dir, run.clone());
         self.members.announce();
-        let ident = StoreIdent { cluster: self.cluster, store };
+        let ident = StoreIdent::new(self.cluster, store);
         let started = self.start_store(engine, ident)?;
         self.router.goes_on(store);
         self.stores.add(started);

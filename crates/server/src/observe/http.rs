@@ -28,6 +28,8 @@ use stele_vfs::{FileSystem, warnings};
 pub struct Health {
     /// Cluster of this node.
     pub cluster: ClusterId,
+    /// Milliseconds of the cluster's tick.
+    pub tick_ms: u64,
     /// Address that clients connect to.
     pub address: String,
     /// Stores of this node.
@@ -252,6 +254,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
         "cluster": health.cluster.0,
+        "tick_ms": health.tick_ms,
         "address": health.address,
         "uptime_s": health.metrics.uptime().as_secs(),
         "stores": stores,

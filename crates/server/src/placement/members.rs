@@ -22,10 +22,11 @@ leader_calls! {
 
 impl PlacementService {
     async fn join_here(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, Status> {
-        self.check_times(request.lease_times.as_ref(), &request.address)?;
+        self.check_times(request.lease_times.as_ref(), &request.address).map_err(with_remedy)?;
         let stores: Vec<NewStore> = request.stores.into_iter().map(new_store).collect();
         let (address, now) = (request.address, self.now());
         let (cluster, own) = (self.cluster, self.system.own_address());
+        let times = wire::wire_times(&self.times);
         let (sender, decided) = oneshot::channel();
         self.input(|leader| {
             leader.join(address, stores, now, move |joined| {
@@ -34,6 +35,7 @@ impl PlacementService {
                     store_ids: ids.iter().map(|id| id.0).collect(),
                     members_version: state.cluster.members_version(),
                     members: members_of(&state.cluster, &own),
+                    lease_times: Some(times),
                 });
                 if let Some(text) =
                     response.as_ref().ok().and_then(|it| warning_of_two(&it.members))
@@ -66,6 +68,14 @@ impl PlacementService {
             members: members_of(&state.cluster, &self.system.own_address()),
         })
     }
+}
+
+/// Adds what a node may do besides, which has no state yet.
+fn with_remedy(refused: Status) -> Status {
+    let text = refused.message();
+    Status::failed_precondition(format!(
+        "{text}; a node that joins without tick_ms takes the tick of the cluster"
+    ))
 }
 
 /// Returns the warning for a cluster of two nodes; `None` for any other number.

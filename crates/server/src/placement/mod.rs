@@ -16,7 +16,7 @@ mod tests;
 mod wire;
 
 pub(crate) use members::warning_of_two;
-pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, wire_times};
+pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, times_of, wire_times};
 
 use crate::transport::{BoxFuture, RefusedStore};
 use bytes::Bytes;

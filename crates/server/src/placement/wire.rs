@@ -18,7 +18,7 @@ pub(crate) fn wire_times(times: &LeaseTimes) -> wire::LeaseTimes {
     wire::LeaseTimes { tick_nanos, election_ticks_min }
 }
 
-pub(super) fn times_of(times: &wire::LeaseTimes) -> LeaseTimes {
+pub(crate) fn times_of(times: &wire::LeaseTimes) -> LeaseTimes {
     let wire::LeaseTimes { tick_nanos, election_ticks_min } = *times;
     LeaseTimes { tick_nanos, election_ticks_min }
 }

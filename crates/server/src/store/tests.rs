@@ -79,7 +79,7 @@ fn start() -> (Arc<StoreHandle<ModelEngine>>, Header) {
     let (engine, clock) = (Arc::new(ModelEngine::new()), Arc::new(SystemClock::new()));
     let peers = vec![Peer { id: PeerId(11), store, role: PeerRole::Voter }];
     let region = Region { id: REGION, peers, ..Region::default() };
-    RaftStore::bootstrap(&*engine, &StoreIdent { cluster, store }, &[region]).unwrap();
+    RaftStore::bootstrap(&*engine, &StoreIdent::new(cluster, store), &[region]).unwrap();
     let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() };
     let options = CoreOptions::new(store, cluster, 1, 1);
     let core = RaftStore::open(engine.clone(), options, now).unwrap();

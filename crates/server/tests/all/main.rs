@@ -14,5 +14,6 @@ mod moved_directory;
 mod node;
 mod reference;
 mod snapshots;
+mod tick;
 mod tikv;
 mod two_directories;

@@ -355,33 +355,6 @@ async fn a_directory_added_to_a_node_that_has_one_joins_through_the_node_itself(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_with_another_tick_does_not_join_and_a_member_with_another_is_cut_off() {
-    let dir = tempfile::tempdir().unwrap();
-    let first = start(config(&dirs(dir.path(), &["a"]), &[])).await;
-    let join = [first.ready.address.clone()];
-    let second = config(&dirs(dir.path(), &["b"]), &join);
-    let slower = Config { tick_ms: 40, ..second.clone() };
-    until(&first.ready.address, "/readyz", |status, _| status == 200).await;
-    let refused = Node::start(slower.clone()).await.err().expect("it does not fit");
-    let text = refused.to_string();
-    assert!(text.contains("has tick_ms = 20") && text.contains("has tick_ms = 40"), "{text}");
-    assert!(text.contains("set tick_ms to the same value on every node"), "{text}");
-    let node = start(second).await;
-    until(&node.ready.address, "/readyz", |_, body| body.starts_with("2 of 2")).await;
-    node.stop().await;
-    let node = start(slower).await;
-    let is_refused = |_: u16, body: &str| {
-        let refused = "stele_transport_closed_total{reason=\"other_tick\"} ";
-        let count = body.lines().find_map(|line| line.strip_prefix(refused));
-        count.is_some_and(|count| count.parse::<u64>().unwrap() > 0)
-    };
-    until(&first.ready.address, "/metrics", is_refused).await;
-    until(&node.ready.address, "/metrics", is_refused).await;
-    node.stop().await;
-    first.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn leases_of_a_running_cluster_end_and_begin_with_the_setting() {
     let dir = tempfile::tempdir().unwrap();
     let awake = Config { hibernate_after_ms: 0, ..config(&dirs(dir.path(), &["a"]), &[]) };

@@ -140,7 +140,7 @@ fn open_core<E: StorageEngine>(
     setup: &Setup,
     clock: &dyn Clock,
 ) -> Result<RaftStore<E>> {
-    let ident = StoreIdent { cluster: CLUSTER, store };
+    let ident = StoreIdent::new(CLUSTER, store);
     if RaftStore::ident(&**engine)?.is_none() {
         RaftStore::bootstrap(&**engine, &ident, &[region])?;
     }

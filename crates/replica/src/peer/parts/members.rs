@@ -3,7 +3,7 @@
 use crate::input::RequestId;
 use crate::output::{Busy, Refusal, Rejection};
 use crate::peer::raft_group::Follower;
-use stele_types::{LogIndex, Peer, PeerId, Region};
+use stele_types::{LogIndex, Peer, PeerId, Region, Term};
 
 /// Most committed entries that a follower may lack and still count as caught up.
 const LAG_ENTRIES_MAX: u64 = 1_000;
@@ -87,8 +87,18 @@ struct Transfer {
     /// Whether the target was offered the leadership. Before that it cannot become leader by this
     /// transfer.
     is_offered: bool,
+    times: TransferTimes,
+}
+
+/// Times of a leadership transfer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TransferTimes {
+    /// Term that ends with it.
+    pub term: Term,
     /// Monotonic nanoseconds after which a peer that no longer leads gives up on the answer.
-    until_nanos: u64,
+    pub until_nanos: u64,
+    /// Times that Raft tries, at least 1.
+    pub attempts: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +119,12 @@ impl Transfers {
         (region, own): (&Region, PeerId),
         to: PeerId,
         id: Option<RequestId>,
-        until_nanos: u64,
+        times: TransferTimes,
     ) -> Result<bool, Rejection> {
         match region.peer(to) {
             Some(peer) if peer.id == own => Ok(false),
             Some(peer) if peer.role.votes_next() && self.current.is_none() => {
-                self.current = Some(Transfer { to, id, is_offered: false, until_nanos });
+                self.current = Some(Transfer { to, id, is_offered: false, times });
                 Ok(true)
             }
             Some(peer) if peer.role.votes_next() => {
@@ -127,6 +137,18 @@ impl Transfers {
     /// Returns whether a transfer is in progress, or waits for its outcome.
     pub(crate) fn is_pending(&self) -> bool {
         self.current.is_some()
+    }
+
+    /// Returns the target for another attempt, if one is left: Raft, with the leader in `term`, gave the
+    /// last one up.
+    ///
+    /// Invariant: the transfer goes on only in the term in which it began. In a later one the lease is valid.
+    pub(crate) fn take_attempt(&mut self, term: Term) -> Option<PeerId> {
+        // bug replica.transfer_given_up_early: return None;
+        let transfer = self.current.as_mut().filter(|transfer| transfer.times.term == term)?;
+        let left = transfer.times.attempts.checked_sub(1).filter(|left| *left > 0)?;
+        transfer.times.attempts = left;
+        Some(transfer.to)
     }
 
     pub(crate) fn note_offered(&mut self) {
@@ -167,8 +189,9 @@ impl Transfers {
         is_given_up: bool,
         now_nanos: u64,
     ) -> Option<(RequestId, TransferEnd)> {
-        let has_ended =
-            |it: &mut Transfer| if is_leader { is_given_up } else { it.until_nanos <= now_nanos };
+        let has_ended = |it: &mut Transfer| {
+            if is_leader { is_given_up } else { it.times.until_nanos <= now_nanos }
+        };
         let Transfer { id, is_offered, .. } = self.current.take_if(has_ended)?;
         Some((id?, if is_offered { TransferEnd::Unknown } else { TransferEnd::TimedOut }))
     }
@@ -280,7 +303,18 @@ mod tests {
     }
 
     fn begin(transfers: &mut Transfers, to: u64) -> Result<bool, Rejection> {
-        transfers.begin((&three_voters(), PeerId(1)), PeerId(to), Some(ID), 100)
+        let times = TransferTimes { term: Term(7), until_nanos: 100, attempts: 3 };
+        transfers.begin((&three_voters(), PeerId(1)), PeerId(to), Some(ID), times)
+    }
+
+    #[test]
+    fn a_transfer_is_attempted_again_in_its_term_only() {
+        let mut transfers = Transfers::default();
+        assert_eq!(transfers.take_attempt(Term(7)), None);
+        assert_eq!(begin(&mut transfers, 2).ok(), Some(true));
+        assert_eq!(transfers.take_attempt(Term(8)), None);
+        let attempts = [(); 4].map(|()| transfers.take_attempt(Term(7)));
+        assert_eq!(attempts, [Some(PeerId(2)), Some(PeerId(2)), None, None]);
     }
 
     #[test]

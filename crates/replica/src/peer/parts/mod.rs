@@ -16,7 +16,9 @@ pub(super) use copies::{Repairs, SnapshotBackoff};
 pub(super) use durability::Durability;
 pub(super) use held_keys::{Found, HeldKeys, Released, Removed, found_bytes};
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
-pub(super) use members::{PendingChanges, TransferEnd, Transfers, has_next_quorum, is_caught_up};
+pub(super) use members::{
+    PendingChanges, TransferEnd, TransferTimes, Transfers, has_next_quorum, is_caught_up,
+};
 pub(super) use merge::{Merge, is_commit_merge};
 pub(crate) use proposals::Waiting;
 pub(super) use proposals::{Proposal, Proposals, Purpose};

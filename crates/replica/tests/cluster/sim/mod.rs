@@ -147,7 +147,7 @@ impl<B: Backend> Sim<B> {
 
     pub(crate) fn add_store(&mut self, id: u64, regions: &[Region]) {
         let engine = self.backend.create(id);
-        let ident = StoreIdent { cluster: CLUSTER, store: StoreId(id) };
+        let ident = StoreIdent::new(CLUSTER, StoreId(id));
         RaftStore::bootstrap(&*engine, &ident, regions).unwrap();
         self.nodes.insert(id, Node::new(id, engine));
         self.start(id);

@@ -246,6 +246,7 @@ async fn a_node_with_another_tick_neither_joins_nor_reports_and_learns_the_remed
     let text = format!("{own} has tick_ms = 50 and {other} has tick_ms = 100");
     assert!(refused.message().contains(&text), "{}", refused.message());
     assert!(refused.message().contains("set tick_ms to the same value on every node"));
+    assert!(refused.message().contains("joins without tick_ms takes the tick of the cluster"));
     let members = nodes.node(1).members().unwrap().members;
     assert_eq!(members.len(), 3, "it is not a member");
     let mut beat = heartbeat(2, stores[0], 2, vec![]);
@@ -255,7 +256,11 @@ async fn a_node_with_another_tick_neither_joins_nor_reports_and_learns_the_remed
     let times = wire::LeaseTimes { tick_nanos: 50_000_000, election_ticks_min: 10 };
     (beat.lease_times, request.lease_times) = (Some(times), Some(times));
     nodes.node(1).heartbeat(beat).await.unwrap();
-    nodes.node(1).join(request).await.unwrap();
+    let joined = nodes.node(1).join(request.clone()).await.unwrap();
+    assert_eq!(joined.lease_times, Some(times));
+    // A node of an earlier version states none, and one that takes those of the cluster.
+    request.lease_times = None;
+    assert_eq!(nodes.node(1).join(request).await.unwrap(), joined);
 }
 
 #[tokio::test]
