@@ -40,7 +40,8 @@ fn a_lost_identity_is_repaired_with_its_tick() {
 
 #[test]
 fn a_transfer_with_a_short_tick_has_as_long_as_one_with_the_usual() {
-    let rows: [(u64, fn(&mut Options)); 3] = [
+    type Change = fn(&mut Options);
+    let rows: [(u64, Change); 3] = [
         (5, |options| options.tick_nanos = 5_000_000),
         (20, |options| options.tick_nanos = 20_000_000),
         (50, |_| {}),

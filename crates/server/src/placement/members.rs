@@ -70,11 +70,11 @@ impl PlacementService {
     }
 }
 
-/// Adds what a node may do besides, which has no state yet.
+/// Adds what a node without a state may do besides.
 fn with_remedy(refused: Status) -> Status {
     let text = refused.message();
     Status::failed_precondition(format!(
-        "{text}; a node that joins without tick_ms takes the tick of the cluster"
+        "{text}; a node of this version joins without tick_ms, and takes the tick of the cluster"
     ))
 }
 

@@ -36,7 +36,7 @@ fn of_an_earlier_version(at: &Path) -> PathBuf {
     let store = Arc::new(store);
     let address = "127.0.0.1:1".to_owned();
     let plan = Bootstrap { cluster: ClusterId(7), address, capacities_bytes: vec![1 << 40] };
-    bootstrap(&[store.clone()], &plan, None).unwrap();
+    bootstrap(std::slice::from_ref(&store), &plan, None).unwrap();
     store.close().unwrap();
     dir
 }
@@ -53,7 +53,7 @@ async fn a_new_cluster_has_the_short_tick_on_every_node_and_keeps_it() {
     has_tick(&second, 20).await;
     let text = refusal(with_tick(&c, &[&first], 50)).await;
     assert!(text.contains("has tick_ms = 20") && text.contains("has tick_ms = 50"), "{text}");
-    assert!(text.contains("joins without tick_ms takes the tick of the cluster"), "{text}");
+    assert!(text.contains("joins without tick_ms, and takes the tick of the cluster"), "{text}");
     second.stop().await;
     let text = refusal(with_tick(&b, &[&first], 50)).await;
     assert!(text.contains("leave tick_ms out, or set it to 20"), "{text}");

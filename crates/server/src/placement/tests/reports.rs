@@ -246,7 +246,7 @@ async fn a_node_with_another_tick_neither_joins_nor_reports_and_learns_the_remed
     let text = format!("{own} has tick_ms = 50 and {other} has tick_ms = 100");
     assert!(refused.message().contains(&text), "{}", refused.message());
     assert!(refused.message().contains("set tick_ms to the same value on every node"));
-    assert!(refused.message().contains("joins without tick_ms takes the tick of the cluster"));
+    assert!(refused.message().contains("joins without tick_ms, and takes the tick of the cluster"));
     let members = nodes.node(1).members().unwrap().members;
     assert_eq!(members.len(), 3, "it is not a member");
     let mut beat = heartbeat(2, stores[0], 2, vec![]);
