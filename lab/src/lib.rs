@@ -24,6 +24,9 @@ const USAGE: &str = "usage: cargo lab <command>
 
   peers [--etcd BIN] [--redis BIN] [--tikv BIN --pd BIN] [--nodes N] [--regions N] [--dev] [ARGUMENTS OF wire]
                             Stele and other servers under one load, with three processes each, or N
+  peers --table [--etcd BIN] [--redis BIN] [--tikv BIN --pd BIN] [--nodes N] [--dev] [--records N] [--seconds N]
+        [--rounds N]
+                            the same under all loads of a comparison, and after a kill, as one table
   wire                      the load of `stele bench wire`, with etcd and the processes of servers; see --help
   devices                   stores on many devices, real or emulated, in one process; see --help
   calibrate                 fit the curve by which a new store estimates the speed of its device; see --help

@@ -137,7 +137,7 @@ impl Group {
         let open = |store| {
             let id = StoreId(store);
             let (disk, engine) = open_store(id)?;
-            RaftStore::bootstrap(&engine, &StoreIdent { cluster: CLUSTER, store: id }, regions)?;
+            RaftStore::bootstrap(&engine, &StoreIdent::new(CLUSTER, id), regions)?;
             let engine = Arc::new(engine);
             let options = Options::new(id, CLUSTER, 1, store);
             let core = RaftStore::open(engine.clone(), options, now(now_nanos))?;

@@ -2,7 +2,7 @@
 //! lines and generates one page from them, which begins with a summary of wins and losses.
 
 mod index_memory;
-mod peers;
+pub(crate) mod peers;
 
 use crate::figures::{self, Comparison};
 use anyhow::{Context, Result, ensure};

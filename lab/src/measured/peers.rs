@@ -11,7 +11,7 @@ use std::fmt::Write;
 type Spread = [f64; 3];
 
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     pub commit: String,
     pub date: String,
     /// Throughput of the disk under as many writers as there are nodes, before and after.
@@ -23,7 +23,7 @@ pub(super) struct Kept {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Load {
+pub(crate) struct Load {
     pub workload: String,
     pub value_bytes: u64,
     pub clients: u64,
@@ -39,7 +39,7 @@ fn one() -> u64 {
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize, PartialEq)]
-pub(super) struct System {
+pub(crate) struct System {
     pub operations_per_second: Spread,
     pub p50_us: f64,
     pub p99_us: f64,
@@ -57,7 +57,7 @@ fn spread(value: &Value) -> Option<Spread> {
     Some([number("min")?, number("median")?, number("max")?])
 }
 
-pub(super) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
+pub(crate) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
     let lines: Vec<Value> =
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let whole = lines.iter().find(|line| line["summary"].is_object());
