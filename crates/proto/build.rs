@@ -30,6 +30,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .bytes(".")
         .codec_path("crate::SizedCodec")
+        .extern_path(".kvrpcpb.RawScanResponse", "crate::ScanResponse")
+        .extern_path(".kvrpcpb.RawBatchScanResponse", "crate::ScanResponse")
         .include_file("mod.rs")
         .compile_fds(descriptors)?;
     Ok(())

@@ -9,7 +9,7 @@ use stele_proto::stele::control::v1 as control;
 use stele_proto::stele::kv::v1 as kv;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
-use stele_proto::{errorpb, kvrpcpb, pdpb};
+use stele_proto::{ScanResponse, errorpb, kvrpcpb, pdpb};
 use tonic::{Response, Status};
 
 /// Maximum length of a request or response: a page of large values.
@@ -124,18 +124,18 @@ raw_calls! {
     RawBatchGetRequest, RawBatchGetResponse, raw_batch_get;
     RawBatchPutRequest, RawBatchPutResponse, raw_batch_put;
     RawBatchDeleteRequest, RawBatchDeleteResponse, raw_batch_delete;
-    RawScanRequest, RawScanResponse, raw_scan;
     RawDeleteRangeRequest, RawDeleteRangeResponse, raw_delete_range;
     RawGetKeyTtlRequest, RawGetKeyTtlResponse, raw_get_key_ttl;
     RawCasRequest, RawCasResponse, raw_compare_and_swap;
     RawChecksumRequest, RawChecksumResponse, raw_checksum;
 }
 
+call!(TikvClient, kvrpcpb::RawScanRequest, ScanResponse, raw_scan);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ModifyRequest, kv::ModifyResponse, modify);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistResponse, exist);
 
 macro_rules! raw_call {
-    ($package:ident, $request:ident, $response:ident, $effect:ident, $failure:expr) => {
+    ($package:ident, $request:ident, $effect:ident, $failure:expr) => {
         impl RawCall for $package::$request {
             const REPETITION: Repetition = Repetition::$effect;
 
@@ -148,26 +148,26 @@ macro_rules! raw_call {
             }
 
             fn failure(response: &mut Self::Response) -> String {
-                let failure: fn(&mut $package::$response) -> String = $failure;
+                let failure: fn(&mut Self::Response) -> String = $failure;
                 failure(response)
             }
         }
     };
 }
 
-raw_call!(kvrpcpb, RawGetRequest, RawGetResponse, Read, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawBatchGetRequest, RawBatchGetResponse, Read, |r| of_pairs(&r.pairs));
-raw_call!(kvrpcpb, RawPutRequest, RawPutResponse, Write, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawBatchPutRequest, RawBatchPutResponse, Write, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawDeleteRequest, RawDeleteResponse, Write, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawBatchDeleteRequest, RawBatchDeleteResponse, Write, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawScanRequest, RawScanResponse, Read, |r| of_pairs(&r.kvs));
-raw_call!(kvrpcpb, RawDeleteRangeRequest, RawDeleteRangeResponse, Write, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawGetKeyTtlRequest, RawGetKeyTtlResponse, Read, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawCasRequest, RawCasResponse, Once, |r| take(&mut r.error));
-raw_call!(kvrpcpb, RawChecksumRequest, RawChecksumResponse, Read, |r| take(&mut r.error));
-raw_call!(kv, ModifyRequest, ModifyResponse, Once, |r| take(&mut r.error));
-raw_call!(kv, ExistRequest, ExistResponse, Read, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawGetRequest, Read, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawBatchGetRequest, Read, |r| of_pairs(&r.pairs));
+raw_call!(kvrpcpb, RawPutRequest, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawBatchPutRequest, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawDeleteRequest, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawBatchDeleteRequest, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawScanRequest, Read, |r| of_pairs(&r.kvs));
+raw_call!(kvrpcpb, RawDeleteRangeRequest, Write, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawGetKeyTtlRequest, Read, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawCasRequest, Once, |r| take(&mut r.error));
+raw_call!(kvrpcpb, RawChecksumRequest, Read, |r| take(&mut r.error));
+raw_call!(kv, ModifyRequest, Once, |r| take(&mut r.error));
+raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
     std::mem::take(text)

@@ -155,19 +155,19 @@ unsafe impl BufMut for Pieces {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kvrpcpb::{KvPair, RawScanResponse};
+    use crate::kvrpcpb::{KvPair, RawBatchGetResponse};
 
-    fn scan(lengths: &[usize]) -> RawScanResponse {
+    fn answer(lengths: &[usize]) -> RawBatchGetResponse {
         let pair = |(at, length): (usize, &usize)| KvPair {
             key: Bytes::from(format!("key {at}")),
             value: Bytes::from(vec![at as u8; *length]),
             ..KvPair::default()
         };
-        let kvs = lengths.iter().enumerate().map(pair).collect();
-        RawScanResponse { kvs, ..RawScanResponse::default() }
+        let pairs = lengths.iter().enumerate().map(pair).collect();
+        RawBatchGetResponse { pairs, ..RawBatchGetResponse::default() }
     }
 
-    fn framed(message: &RawScanResponse) -> Vec<u8> {
+    fn framed(message: &RawBatchGetResponse) -> Vec<u8> {
         let bytes = message.encode_to_vec();
         [&[0], (bytes.len() as u32).to_be_bytes().as_slice(), &bytes].concat()
     }
@@ -184,7 +184,7 @@ mod tests {
             (0..300).map(|at| at * 97 % (2 * L)).collect(),
         ]
         .iter()
-        .map(|lengths| scan(lengths))
+        .map(|lengths| answer(lengths))
         .collect();
         for taken_between in [false, true] {
             let (mut pieces, mut sent, mut wanted) = (Pieces::default(), Vec::new(), Vec::new());
@@ -207,11 +207,11 @@ mod tests {
 
     #[test]
     fn a_long_value_is_not_copied_and_a_short_one_is_no_piece_of_its_own() {
-        let message = scan(&[100, SHARED_BYTES_MIN, 100, 100]);
+        let message = answer(&[100, SHARED_BYTES_MIN, 100, 100]);
         let mut pieces = Pieces::default();
         pieces.message(&message).unwrap();
         let all: Vec<Bytes> = std::iter::from_fn(|| pieces.take()).collect();
         assert_eq!(all.len(), 3);
-        assert_eq!(all[1].as_ptr(), message.kvs[1].value.as_ptr());
+        assert_eq!(all[1].as_ptr(), message.pairs[1].value.as_ptr());
     }
 }

@@ -8,9 +8,11 @@
 mod codec;
 mod decoded;
 mod regions;
+mod scan;
 
 pub use codec::{Pieces, SHARED_BYTES_MIN, SizedCodec, SizedEncoder};
 pub use decoded::{Counter, Method};
+pub use scan::{EncodedPairs, ScanResponse};
 
 /// `request_source` of the context of requests from Stele's client. It understands
 /// `undetermined_result`.

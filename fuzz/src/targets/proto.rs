@@ -6,7 +6,9 @@ use crate::{Bound, Target};
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use stele_proto::stele::control::v1 as control;
-use stele_proto::{errorpb, keyspacepb, kvrpcpb, meta_storagepb, metapb, pdpb, tikvpb};
+use stele_proto::{
+    ScanResponse, errorpb, keyspacepb, kvrpcpb, meta_storagepb, metapb, pdpb, tikvpb,
+};
 
 /// Bound of protobuf messages: an empty submessage of two bytes takes a few hundred in memory,
 /// because `prost` boxes none of them.
@@ -38,7 +40,7 @@ const CASES: &[Case] = &[
     round_trip::<kvrpcpb::RawGetKeyTtlRequest>,
     round_trip::<kvrpcpb::RawCasRequest>,
     round_trip::<kvrpcpb::RawChecksumRequest>,
-    round_trip::<kvrpcpb::RawScanResponse>,
+    round_trip::<ScanResponse>,
     round_trip::<kvrpcpb::RawBatchGetResponse>,
     round_trip::<errorpb::Error>,
     round_trip::<pdpb::GetMembersResponse>,

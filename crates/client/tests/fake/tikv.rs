@@ -3,12 +3,12 @@
 use super::{Fate, Service, State, Stored, error, peer, region};
 use bytes::Bytes;
 use std::pin::Pin;
-use stele_proto::errorpb;
 use stele_proto::kvrpcpb::*;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::tikvpb::tikv_server::Tikv;
 use stele_proto::tikvpb::{BatchCommandsRequest, BatchCommandsResponse, batch_commands_response};
+use stele_proto::{ScanResponse, errorpb};
 use stele_types::{KeyRange, Region};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
@@ -208,7 +208,7 @@ impl Tikv for Service {
         self.run("batch_delete", context, act, ended!()).await
     }
 
-    async fn raw_scan(&self, request: Request<RawScanRequest>) -> RpcResult<RawScanResponse> {
+    async fn raw_scan(&self, request: Request<RawScanRequest>) -> RpcResult<ScanResponse> {
         let request = request.into_inner();
         let act = |state: &mut State, region: &Region| {
             let range = match request.reverse {
@@ -223,15 +223,12 @@ impl Tikv for Service {
             for pair in kvs.iter_mut().filter(|_| request.key_only) {
                 pair.value = Bytes::new();
             }
-            RawScanResponse { kvs, region_error: None }
+            ScanResponse { kvs, ..ScanResponse::default() }
         };
         self.run("scan", request.context.clone(), act, ended_pairs!(kvs)).await
     }
 
-    async fn raw_batch_scan(
-        &self,
-        _: Request<RawBatchScanRequest>,
-    ) -> RpcResult<RawBatchScanResponse> {
+    async fn raw_batch_scan(&self, _: Request<RawBatchScanRequest>) -> RpcResult<ScanResponse> {
         Err(Status::unimplemented(""))
     }
 

@@ -320,9 +320,6 @@ impl Stream for Batches {
 fn bytes_of(response: &Response) -> usize {
     match &response.cmd {
         Some(Done::RawGet(found)) => found.value.len(),
-        Some(Done::RawScan(found)) => {
-            found.kvs.iter().map(|pair| pair.key.len() + pair.value.len()).sum()
-        }
         _ => prost::Message::encoded_len(response),
     }
 }

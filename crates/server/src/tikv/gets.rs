@@ -99,7 +99,8 @@ pub(super) async fn batch_get(
         Some(KvPair { key: key.clone(), value, ..KvPair::default() })
     };
     let pairs: Vec<KvPair> = request.keys.iter().zip(found).filter_map(live).collect();
-    note_pairs(target, &pairs);
+    let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
+    note_pairs(target, pairs.len(), bytes);
     Ok(RawBatchGetResponse { pairs, ..RawBatchGetResponse::default() })
 }
 

@@ -25,6 +25,7 @@ use prost::Message;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
 use stele_replica::StageNanos;
@@ -220,8 +221,8 @@ unary! {
         = write(Kind::Delete, writes::delete);
     "/tikvpb.Tikv/RawBatchDelete": RawBatchDeleteRequest -> RawBatchDeleteResponse
         = write(Kind::BatchDelete, writes::batch_delete);
-    "/tikvpb.Tikv/RawScan": RawScanRequest -> RawScanResponse = read(Kind::Scan, reads::scan);
-    "/tikvpb.Tikv/RawBatchScan": RawBatchScanRequest -> RawBatchScanResponse
+    "/tikvpb.Tikv/RawScan": RawScanRequest -> ScanResponse = read(Kind::Scan, reads::scan);
+    "/tikvpb.Tikv/RawBatchScan": RawBatchScanRequest -> ScanResponse
         = read(Kind::BatchScan, reads::batch_scan);
     "/tikvpb.Tikv/RawDeleteRange": RawDeleteRangeRequest -> RawDeleteRangeResponse
         = write(Kind::DeleteRange, writes::delete_range);

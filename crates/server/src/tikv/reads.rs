@@ -7,12 +7,11 @@ use super::checks::{Target, family};
 use super::errors::{Failure, OnUnknown, not_leader};
 use crate::memory::{Charging, Exceeded, RequestMemory, next_page, pairs_memory};
 use crate::store::Engine;
-use bytes::Buf;
 use std::sync::Arc;
 use stele_proto::kvrpcpb::{
-    KvPair, RawBatchScanRequest, RawBatchScanResponse, RawChecksumRequest, RawChecksumResponse,
-    RawScanRequest, RawScanResponse,
+    RawBatchScanRequest, RawChecksumRequest, RawChecksumResponse, RawScanRequest,
 };
+use stele_proto::{EncodedPairs, ScanResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply};
 use stele_storage::{
@@ -106,11 +105,9 @@ pub(super) fn bytes_of(pair: &Pair) -> u64 {
     (pair.key.len().saturating_sub(1) + pair.value.len()) as u64
 }
 
-pub(super) fn note_pairs(target: &Target, pairs: &[KvPair]) {
-    let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
-    let count = pairs.len() as u64;
+pub(super) fn note_pairs(target: &Target, count: usize, bytes: u64) {
     // bug server.scan_counts_as_one: let count = 1;
-    target.reader.note_returned(count, bytes);
+    target.reader.note_returned(count as u64, bytes);
 }
 
 /// `RawScan`: returns pairs of the region the request names, never beyond it.
@@ -118,7 +115,7 @@ pub(super) async fn scan(
     target: &Target,
     request: &RawScanRequest,
     memory: &Memory,
-) -> Result<RawScanResponse, Failure> {
+) -> Result<ScanResponse, Failure> {
     let bounds = ScanBounds::new(&request.cf, request.limit, request.key_only, request.reverse)?;
     let (low, high) = match request.reverse {
         true => (&request.end_key, &request.start_key),
@@ -131,8 +128,7 @@ pub(super) async fn scan(
         Cached::Ready(pairs) => pairs,
         Cached::NeedsIo => part(target, &view, &bounds, &range, memory).await?,
     };
-    note_pairs(target, &pairs);
-    Ok(RawScanResponse { kvs: pairs, ..RawScanResponse::default() })
+    Ok(response(target, pairs))
 }
 
 /// `RawBatchScan`: returns pairs of each range, at most `each_limit` per range.
@@ -140,18 +136,22 @@ pub(super) async fn batch_scan(
     target: &Target,
     request: &RawBatchScanRequest,
     memory: &Memory,
-) -> Result<RawBatchScanResponse, Failure> {
+) -> Result<ScanResponse, Failure> {
     let bounds =
         ScanBounds::new(&request.cf, request.each_limit, request.key_only, request.reverse)?;
     let parts = ranges(request)?.into_iter().map(|range| target.part_from(&range, bounds.order));
     let parts: Vec<KeyRange> = parts.collect::<Result<_, _>>()?;
     let view = view(target).await?;
-    let mut pairs = Vec::new();
+    let mut pairs = EncodedPairs::default();
     for range in parts {
-        pairs.extend(part(target, &view, &bounds, &range, memory).await?);
+        pairs.append(part(target, &view, &bounds, &range, memory).await?);
     }
-    note_pairs(target, &pairs);
-    Ok(RawBatchScanResponse { kvs: pairs, ..RawBatchScanResponse::default() })
+    Ok(response(target, pairs))
+}
+
+fn response(target: &Target, encoded: EncodedPairs) -> ScanResponse {
+    note_pairs(target, encoded.len(), encoded.bytes());
+    ScanResponse { encoded, ..ScanResponse::default() }
 }
 
 /// Returns the ranges of a scan. A range without an end ends where the next one starts; in reverse,
@@ -209,9 +209,9 @@ async fn part(
     bounds: &ScanBounds,
     range: &KeyRange,
     memory: &Memory,
-) -> Result<Vec<KvPair>, Failure> {
+) -> Result<EncodedPairs, Failure> {
     if range.is_empty() || bounds.limit == 0 {
-        return Ok(Vec::new());
+        return Ok(EncodedPairs::default());
     }
     let now_s = target.store.clock().unix_seconds();
     let options = bounds.options(range);
@@ -227,9 +227,9 @@ fn part_in_memory(
     bounds: &ScanBounds,
     range: &KeyRange,
     memory: &RequestMemory,
-) -> Result<Cached<Vec<KvPair>>, Failure> {
+) -> Result<Cached<EncodedPairs>, Failure> {
     if range.is_empty() || bounds.limit == 0 {
-        return Ok(Cached::Ready(Vec::new()));
+        return Ok(Cached::Ready(EncodedPairs::default()));
     }
     let now_s = target.store.clock().unix_seconds();
     match collect_in_memory(view, &bounds.options(range), now_s, memory) {
@@ -246,7 +246,7 @@ fn collect_in_memory(
     options: &ScanOptions,
     now_s: u64,
     memory: &RequestMemory,
-) -> stele_types::Result<Cached<Result<Vec<KvPair>, Exceeded>>> {
+) -> stele_types::Result<Cached<Result<EncodedPairs, Exceeded>>> {
     let mut charging = Charging::new(memory);
     let mut admit = |pairs, bytes| charging.admit(pairs_memory(pairs, bytes));
     let page = match view.scan_cached(options, &mut admit)? {
@@ -261,9 +261,9 @@ fn collect_in_memory(
         return Ok(needs_io(&charging));
     }
     view.note_scan(&page);
-    let mut pairs = Vec::with_capacity(page.len());
-    let bytes = push_live(page, now_s, &mut pairs);
-    let settled = charging.settle(pairs_memory(pairs.len(), bytes));
+    let mut pairs = EncodedPairs::default();
+    push_live(&page, now_s, &mut pairs);
+    let settled = charging.settle(pairs_memory(pairs.len(), pairs.bytes()));
     Ok(Cached::Ready(settled.map(|()| pairs)))
 }
 
@@ -275,17 +275,10 @@ fn needs_io<T>(charging: &Charging<'_>) -> Cached<Result<T, Exceeded>> {
     }
 }
 
-/// Adds the live pairs of a page. Returns the bytes of their keys and values.
-fn push_live(page: Vec<Pair>, now_s: u64, pairs: &mut Vec<KvPair>) -> u64 {
-    let mut bytes = 0;
-    for pair in page.into_iter().filter(|pair| is_live(pair, now_s)) {
-        bytes += (pair.key.len() + pair.value.len()) as u64;
-        let mut key = pair.key;
-        // The byte of its family.
-        key.advance(key.len().min(1));
-        pairs.push(KvPair { key, value: pair.value, ..KvPair::default() });
-    }
-    bytes
+/// Adds the live pairs of a page, without the byte of their family.
+fn push_live(page: &[Pair], now_s: u64, pairs: &mut EncodedPairs) {
+    let live = page.iter().filter(|pair| is_live(pair, now_s));
+    pairs.extend(live.map(|pair| (pair.key.get(1..).unwrap_or_default(), &pair.value)));
 }
 
 /// Returns all live pairs up to the limit of the options, with their memory charged.
@@ -294,10 +287,10 @@ fn collect(
     options: ScanOptions,
     now_s: u64,
     memory: &RequestMemory,
-) -> Read<Vec<KvPair>> {
+) -> Read<EncodedPairs> {
     let wanted = options.limit;
     let mut pages = Pages::new(view, options);
-    let mut pairs = Vec::new();
+    let mut pairs = EncodedPairs::default();
     while pairs.len() < wanted {
         pages.bound(wanted - pairs.len(), PAGE_BYTES_MAX);
         let mut charging = Charging::new(memory);
@@ -308,10 +301,11 @@ fn collect(
             Err(exceeded) => return Ok(Err(exceeded)),
         };
         view.note_scan(&page);
-        let pairs_before = pairs.len();
-        let bytes = push_live(page, now_s, &mut pairs);
+        let (pairs_before, bytes_before) = (pairs.len(), pairs.bytes());
+        push_live(&page, now_s, &mut pairs);
+        let (added, bytes) = (pairs.len() - pairs_before, pairs.bytes() - bytes_before);
         // Pairs that have expired need no memory any more.
-        if let Err(exceeded) = charging.settle(pairs_memory(pairs.len() - pairs_before, bytes)) {
+        if let Err(exceeded) = charging.settle(pairs_memory(added, bytes)) {
             return Ok(Err(exceeded));
         }
     }
@@ -386,6 +380,7 @@ mod tests {
     use crate::memory::{Class, ConnectionMemory, NodeMemory, Waiting};
     use bytes::Bytes;
     use parking_lot::Mutex;
+    use prost::Message;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
     use stele_engine::{Options, Replay};
@@ -479,8 +474,11 @@ mod tests {
         assert_eq!((noted(), memory.used()), (0, 0));
         let Cached::Ready(Ok(pairs)) = scan(11, 100) else { panic!("all is in memory") };
         assert_eq!((pairs.len(), noted()), (9, 10));
-        assert_eq!((&pairs[0].key[..], pairs[0].value.len()), (&[1][..], 400));
-        assert_eq!(memory.used(), pairs_memory(9, 9 * 402));
+        assert_eq!(pairs.bytes(), 9 * 401);
+        assert_eq!(memory.used(), pairs_memory(9, 9 * 401));
+        let answer = ScanResponse { encoded: pairs, ..ScanResponse::default() };
+        let received = ScanResponse::decode(&answer.encode_to_vec()[..]).unwrap().kvs;
+        assert_eq!((&received[0].key[..], received[0].value.len()), (&[1][..], 400));
         assert!(matches!(scan(5, 0), Cached::Ready(Ok(pairs)) if pairs.len() == 5));
     }
 
