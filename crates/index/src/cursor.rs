@@ -77,6 +77,15 @@ pub enum ValueSlice<'a> {
     At(Locator),
 }
 
+impl<'a> From<&'a ValueRef> for ValueSlice<'a> {
+    fn from(value: &'a ValueRef) -> Self {
+        match value {
+            ValueRef::Inline(bytes) => Self::Inline(bytes),
+            ValueRef::At(locator) => Self::At(*locator),
+        }
+    }
+}
+
 impl ValueSlice<'_> {
     /// Returns the value's length in bytes.
     pub fn len(&self) -> u32 {

@@ -24,7 +24,7 @@ pub use manifest::Checkpoint;
 pub use manifest::frame::{ManifestRecord, inspect as inspect_manifest};
 pub use manifest::rebuild::{Rebuilt, rebuild};
 pub use manifest::{Change, Edit};
-pub use memtable::RangeSet;
+pub use memtable::{KeyWrite, RangeSet};
 pub use merge::{
     Job, JobDone, JobStep, MergeInputs, MergeProgress, MergeSpec, MovingValue, ValueMover,
 };

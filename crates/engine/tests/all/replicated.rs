@@ -2,6 +2,7 @@
 //! collection, and entries that move in the log.
 
 use crate::common::{DIR, clock, disk, leaked_of, tiny};
+use bytes::Bytes;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,8 @@ use stele_engine::{
 };
 use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::{
-    CommandBuilder, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record, RegionId, Term,
+    CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record,
+    RegionId, Term,
 };
 use stele_vfs::Vfs;
 
@@ -74,6 +76,65 @@ impl<'a> Region<'a> {
 
 fn pairs(store: &Store, range: KeyRange) -> Vec<Pair> {
     store.view().unwrap().scan(&ScanOptions::new(range, usize::MAX)).unwrap()
+}
+
+#[test]
+fn a_range_delete_between_puts_of_one_apply_hides_those_before_it() {
+    let store = open(&SimVfs::default(), tiny());
+    let mut region = Region::new(&store, 1, 0);
+    let mut command = CommandBuilder::new();
+    let key = |number: u32| format!("k{number:03}");
+    for number in 0..300 {
+        command.put(key(number).as_bytes(), b"before", 0).unwrap();
+    }
+    command.delete_range(b"k100", b"k200").unwrap();
+    command.put(b"k150", b"after", 0).unwrap().delete(b"k250").unwrap();
+    command.put(b"k260", b"twice", 0).unwrap().put(b"k260", b"last", 0).unwrap();
+    region.append(command).unwrap();
+    let kept = (0..300).filter(|&number| number == 150 || !(100..200).contains(&number));
+    let kept = kept.filter(|&number| number != 250);
+    let value = |number| match number {
+        150 => &b"after"[..],
+        260 => b"last",
+        _ => b"before",
+    };
+    let expected: Vec<_> =
+        kept.map(|number| (key(number).into_bytes(), value(number).to_vec())).collect();
+    let check = || {
+        let found = pairs(&store, KeyRange::all());
+        let found: Vec<_> =
+            found.iter().map(|pair| (pair.key.to_vec(), pair.value.to_vec())).collect();
+        assert_eq!(found, expected);
+    };
+    check();
+    store.checkpoint().unwrap();
+    check();
+}
+
+#[test]
+fn an_apply_with_a_malformed_command_changes_nothing() {
+    let store = open(&SimVfs::default(), tiny());
+    let mut region = Region::new(&store, 1, 0);
+    region.put("k", b"applied").unwrap();
+    let mut command = CommandBuilder::new();
+    command.put(b"k", b"not applied", 0).unwrap();
+    let payload = command.build().bytes().clone();
+    let entry = |index| CommittedEntry {
+        index: LogIndex(index),
+        term: Term(1),
+        is_command: true,
+        payload: payload.clone(),
+    };
+    let mut entries = [entry(2), entry(3)];
+    let record = |entry: &CommittedEntry| {
+        let CommittedEntry { index, term, is_command, payload } = entry.clone();
+        Record::Entry(EntryRecord { region: region.id, term, index, is_command, payload })
+    };
+    store.append(&LogBatch { records: entries.iter().map(record).collect() }).unwrap();
+    entries[1].payload = Bytes::from_static(b"\xff malformed");
+    assert!(matches!(store.apply(region.id, &entries), Err(Error::Invalid(_))));
+    assert_eq!(pairs(&store, KeyRange::all())[0].value[..], b"applied"[..]);
+    assert_eq!(store.progress(region.id).unwrap().applied, LogIndex(1));
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub use verify::VerifyReport;
 use crate::cursor::Found;
 use crate::manifest::Checkpoint;
 use crate::manifest::{Change, Edit};
-use crate::memtable::RangeSet;
+use crate::memtable::{KeyWrite, RangeSet};
 use crate::merge::{Job, JobDone, MergeProgress, MergeSpec, ValueMover};
 use crate::options::IndexOptions;
 use crate::run::ScrubbedBlocks;
@@ -27,8 +27,8 @@ use std::sync::atomic::Ordering;
 use stele_types::{FileId, KeyRange, LogIndex, Lsn, RegionId, Result, RunId, Seq, Term, ValueRef};
 use stele_vfs::Vfs;
 
-/// The index of one store. Any thread may read; writes (`put`, `delete`, `delete_range`,
-/// `publish`, `freeze`) come from one thread at a time.
+/// The index of one store. Any thread may read; writes (`write`, `put`, `delete`,
+/// `delete_range`, `publish`, `freeze`) come from one thread at a time.
 #[derive(Debug)]
 pub struct Index {
     shared: Arc<Shared>,
@@ -43,14 +43,22 @@ impl Index {
         Ok((Self { shared }, opened))
     }
 
-    /// Sets a key. Sequence numbers start over at each open and never decrease.
+    /// Writes keys in the order of `writes`. Sequence numbers start over at each open and never
+    /// decrease. Invariant: the active memtable stays the active one meanwhile, although no lock of
+    /// the tables is held: only the thread that writes freezes it.
+    pub fn write(&self, writes: &[KeyWrite<'_>]) {
+        let active = self.shared.tables.read().active.clone();
+        active.write(writes);
+    }
+
+    /// Sets a key.
     pub fn put(&self, seq: Seq, key: &[u8], value: ValueRef, expires_at_s: u64) {
-        self.shared.tables.read().active.put(seq, key, &Found::Value { value, expires_at_s });
+        self.write(&[KeyWrite { seq, key, value: Some((&value).into()), expires_at_s }]);
     }
 
     /// Deletes a key.
     pub fn delete(&self, seq: Seq, key: &[u8]) {
-        self.shared.tables.read().active.put(seq, key, &Found::Deleted);
+        self.write(&[KeyWrite { seq, key, value: None, expires_at_s: 0 }]);
     }
 
     /// Deletes the keys of [start, end); an empty `end` is unbounded.

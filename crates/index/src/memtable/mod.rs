@@ -25,6 +25,19 @@ use stele_types::lock::{RwLock, rank};
 use stele_types::{KeyRange, Result, Seq};
 use tree::{LeafTarget, Tree};
 
+/// A put or a delete of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct KeyWrite<'a> {
+    /// Its sequence number.
+    pub seq: Seq,
+    /// The key.
+    pub key: &'a [u8],
+    /// The value, or `None` for a delete.
+    pub value: Option<ValueSlice<'a>>,
+    /// Expiry of the value in Unix seconds; 0 for none.
+    pub expires_at_s: u64,
+}
+
 /// Key → newest visible version, by sequence number. Sequence numbers never decrease from write to
 /// write; of writes with equal numbers the later one wins. Keys are at most `KEY_BYTES_MAX` long
 /// and inline values at most `INLINE_VALUE_BYTES_MAX`; the caller checks this.
@@ -65,14 +78,13 @@ impl Memtable {
         }
     }
 
-    pub(crate) fn put(&self, seq: Seq, key: &[u8], found: &Found) {
+    /// Writes versions in their order. Between them no range delete is made.
+    pub(crate) fn write(&self, writes: &[KeyWrite<'_>]) {
         let epoch = self.delete_count.load(Ordering::Acquire);
-        if self.tree.insert((seq.0, epoch), key, found) {
-            self.entries.fetch_add(1, Ordering::Relaxed);
-        }
-        if *found == Found::Deleted {
-            self.tombstones.fetch_add(1, Ordering::Relaxed);
-        }
+        let new = self.tree.insert(writes, epoch);
+        let deleted = writes.iter().filter(|write| write.value.is_none()).count();
+        self.entries.fetch_add(new, Ordering::Relaxed);
+        self.tombstones.fetch_add(deleted as u64, Ordering::Relaxed);
     }
 
     /// Deletes every key in [start, end), here and in older sources; an empty `end` is unbounded.

@@ -24,6 +24,9 @@ const PREFIXES: usize = 4;
 const ITEMS: usize = PREFIXES + SLOTS;
 pub(super) const NODE_WORDS: usize = ITEMS + SLOTS;
 
+/// Words of the lines that a search of a node reads first.
+pub(super) const SEARCHED_WORDS: [usize; 4] = [0, PREFIXES + 8, PREFIXES + 16, PREFIXES + 24];
+
 /// Content of word 1.
 #[derive(Clone, Copy)]
 pub(super) struct Meta {
@@ -69,6 +72,12 @@ impl<'a> Node<'a> {
         fence(Ordering::Acquire);
         // bug index.memtable_read_unvalidated: `self.0[0].load(Ordering::Relaxed) == version` is `true`
         self.0[0].load(Ordering::Relaxed) == version
+    }
+
+    /// Returns the version, read by the writer, which alone changes it.
+    #[inline]
+    pub(super) fn settled_version(self) -> u64 {
+        self.0[0].load(Ordering::Relaxed)
     }
 
     /// Begins a change by the writer: readers retry until it ends.
@@ -158,6 +167,12 @@ impl<'a> Node<'a> {
     /// Returns the first slot with a key at or above `key`, and whether that key is `key`.
     #[inline]
     pub(super) fn lower_bound(self, arena: &Arena, meta: Meta, key: &[u8]) -> (usize, bool) {
+        self.lower_bound_from(arena, meta, self.first_prefix(meta, key), key)
+    }
+
+    /// Returns the first slot with a prefix at or above that of `key`. Reads no record.
+    #[inline]
+    pub(super) fn first_prefix(self, meta: Meta, key: &[u8]) -> usize {
         let prefix = word_at(key, meta.skip);
         let (mut slot, mut size) = (0, meta.count);
         while size > 0 {
@@ -166,6 +181,19 @@ impl<'a> Node<'a> {
             slot = if below { slot + half + 1 } else { slot };
             size = if below { size - half - 1 } else { half };
         }
+        slot
+    }
+
+    /// Does what [`Node::lower_bound`] does, given the [`Node::first_prefix`] of `key`.
+    #[inline]
+    pub(super) fn lower_bound_from(
+        self,
+        arena: &Arena,
+        meta: Meta,
+        first: usize,
+        key: &[u8],
+    ) -> (usize, bool) {
+        let (prefix, mut slot) = (word_at(key, meta.skip), first);
         while slot < meta.count && self.prefix(slot) == prefix {
             match self.compare_rest(arena, meta, slot, key) {
                 Order::Less => slot += 1,
@@ -234,6 +262,21 @@ pub(super) struct Arena {
     used: AtomicU32,
 }
 
+/// Starts to load a word's cache line and does not wait for it. No safe code does the same: a load
+/// keeps its place in the processor until the line is there, so that only a few of them overlap.
+#[inline]
+fn prefetch(word: &AtomicU64) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: the instruction is part of every x86_64, changes no memory and faults at no address; the
+    // pointer is that of a reference.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(word).cast());
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = word;
+}
+
 fn bucket_of(at: usize) -> (usize, usize) {
     let bucket = (at / FIRST_WORDS + 1).ilog2() as usize;
     (bucket, at + FIRST_WORDS - (FIRST_WORDS << bucket))
@@ -278,6 +321,13 @@ impl Arena {
         self.buckets[bucket].get_or_init(|| zeroed(FIRST_WORDS << bucket));
         self.used.store(end as u32, Ordering::Relaxed);
         at as u32
+    }
+
+    /// Starts to load the cache lines of a few words after `at`; words outside the bucket are left out.
+    #[inline]
+    pub(super) fn prefetch(&self, at: u32, words: &[usize]) {
+        let from = self.from(at);
+        words.iter().filter_map(|&i| from.get(i)).for_each(prefetch);
     }
 
     #[inline]

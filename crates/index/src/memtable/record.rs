@@ -9,8 +9,9 @@
 //! value    a locator's two words, or the inline bytes padded
 //! ```
 
+use super::KeyWrite;
 use super::node::Arena;
-use crate::cursor::Found;
+use crate::cursor::{Found, ValueSlice};
 use bytes::Bytes;
 use std::cmp::Ordering;
 use std::sync::atomic::AtomicU64;
@@ -185,29 +186,17 @@ impl<'a> VersionRecord<'a> {
 
 /// Writes a record and returns its address. The caller holds the writer lock; the record becomes
 /// visible when the caller stores the address with release ordering.
-pub(super) fn write(
-    arena: &Arena,
-    (seq, epoch): (u64, u64),
-    key: &[u8],
-    found: &Found,
-    older: u32,
-) -> u32 {
+pub(super) fn write(arena: &Arena, epoch: u64, write: &KeyWrite<'_>, older: u32) -> u32 {
+    let KeyWrite { seq, key, value, expires_at_s } = *write;
     debug_assert!(key.len() <= stele_types::size::KEY_BYTES_MAX);
-    let (mut flags, mut value_len, mut value_words) = (0, 0, 0);
-    let mut expires = 0;
-    match found {
-        Found::Deleted => flags = DELETED,
-        Found::Value { value, expires_at_s } => {
-            expires = *expires_at_s;
-            if let ValueRef::Inline(bytes) = value {
-                debug_assert!(bytes.len() <= VALUE_BYTES_MAX);
-                flags = INLINE;
-                value_len = bytes.len();
-            }
-            value_words = if flags == INLINE { value_len.div_ceil(8) } else { 2 };
-        }
-    }
-    flags |= if expires != 0 { EXPIRES } else { 0 } | if epoch != 0 { EPOCH } else { 0 };
+    let (kind, value_len, value_words) = match value {
+        None => (DELETED, 0, 0),
+        Some(ValueSlice::Inline(bytes)) => (INLINE, bytes.len(), bytes.len().div_ceil(8)),
+        Some(ValueSlice::At(_)) => (0, 0, 2),
+    };
+    debug_assert!(value_len <= VALUE_BYTES_MAX);
+    let expires = if value.is_some() { expires_at_s } else { 0 };
+    let flags = kind | if expires != 0 { EXPIRES } else { 0 } | if epoch != 0 { EPOCH } else { 0 };
     let key_words = key.len().div_ceil(8);
     let optional = usize::from(epoch != 0) + usize::from(expires != 0);
     let at = arena.allocate(HEAD_WORDS + key_words + optional + value_words);
@@ -218,7 +207,7 @@ pub(super) fn write(
         }
     };
     push(u64::from(older) | (key.len() as u64) << 32 | (value_len as u64) << 48 | flags << 60);
-    push(seq);
+    push(seq.0);
     (0..key_words).for_each(|i| push(word_at(key, i * 8)));
     if epoch != 0 {
         push(epoch);
@@ -226,15 +215,15 @@ pub(super) fn write(
     if expires != 0 {
         push(expires);
     }
-    match found {
-        Found::Value { value: ValueRef::At(l), .. } => {
+    match value {
+        Some(ValueSlice::At(l)) => {
             push(u64::from(l.file.0) << 32 | u64::from(l.offset));
             push(u64::from(l.length) << 32 | u64::from(l.crc));
         }
-        Found::Value { value: ValueRef::Inline(bytes), .. } => {
+        Some(ValueSlice::Inline(bytes)) => {
             (0..value_words).for_each(|i| push(word_at(bytes, i * 8)));
         }
-        Found::Deleted => {}
+        None => {}
     }
     at
 }

@@ -20,6 +20,21 @@ impl TestRng {
     }
 }
 
+impl Memtable {
+    fn put(&self, seq: Seq, key: &[u8], found: &Found) {
+        self.write(&[key_write(seq, key, found)]);
+    }
+}
+
+fn key_write<'a>(seq: Seq, key: &'a [u8], found: &'a Found) -> KeyWrite<'a> {
+    match found {
+        Found::Value { value, expires_at_s } => {
+            KeyWrite { seq, key, value: Some(value.into()), expires_at_s: *expires_at_s }
+        }
+        Found::Deleted => KeyWrite { seq, key, value: None, expires_at_s: 0 },
+    }
+}
+
 fn inline(text: &str) -> Found {
     let value = ValueRef::Inline(Bytes::copy_from_slice(text.as_bytes()));
     Found::Value { value, expires_at_s: 0 }
@@ -126,14 +141,61 @@ pub(crate) fn some_key(rng: &mut TestRng) -> Vec<u8> {
     }
 }
 
+type Owned = (Seq, Vec<u8>, Found);
+
+fn write_together(table: &Memtable, writes: &mut Vec<Owned>) {
+    let each = writes.iter().map(|(seq, key, found)| key_write(*seq, key, found));
+    table.write(&each.collect::<Vec<_>>());
+    writes.clear();
+}
+
+/// Each key twice, so that the second write meets a leaf that the first one changed: by an insert or
+/// by a split.
+#[test]
+fn writes_that_change_a_leaf_together_keep_their_order() {
+    for filled in 0..=super::node::SLOTS as u64 {
+        let table = Arc::new(Memtable::new());
+        (0..filled).for_each(|i| table.put(Seq(i), &[2 * i as u8 + 1], &inline("before")));
+        let keys: Vec<u8> =
+            (0..70u32).map(|i| (i * 37 % 70) as u8).flat_map(|key| [key, key]).collect();
+        let mut writes = Vec::new();
+        for (i, key) in (100..).zip(&keys) {
+            let found = if i % 6 == 3 { Found::Deleted } else { inline(&i.to_string()) };
+            writes.push((Seq(i), vec![*key], found));
+        }
+        let expected = writes.clone();
+        write_together(&table, &mut writes);
+        assert_eq!(table.entries(), 70);
+        assert_eq!(
+            table.tombstones(),
+            expected.iter().filter(|w| w.2 == Found::Deleted).count() as u64
+        );
+        for (seq, key, found) in &expected {
+            assert_eq!(table.get(key, *seq).as_ref(), Some(found), "{key:?}, {filled} before");
+            let before =
+                (key[0] % 2 == 1 && u64::from(key[0]) < 2 * filled).then(|| inline("before"));
+            assert_eq!(table.get(key, Seq(99)), before);
+        }
+        let mut cursor = table.cursor(Seq(u64::MAX));
+        cursor.seek(b"").unwrap();
+        for key in 0..70 {
+            assert_eq!(cursor.key(), [key]);
+            cursor.next().unwrap();
+        }
+        assert!(!cursor.valid());
+    }
+}
+
 #[test]
 fn random_histories_agree_with_a_model_at_every_moment() {
     let mut rng = TestRng::seeded(11, "random_histories_agree_with_a_model_at_every_moment");
     let (table, mut model, mut seq) = (Arc::new(Memtable::new()), Model::default(), 1u64);
+    let mut together = Vec::new();
     for i in 0..12_000u32 {
         seq += rng.below(2);
         model.made += 1;
         if rng.below(200) == 0 {
+            write_together(&table, &mut together);
             let (start, end) = (some_key(&mut rng), some_key(&mut rng));
             table.delete_range(Seq(seq), &start, &end);
             model.deletes.push((seq, model.made, KeyRange::new(start, end)));
@@ -144,10 +206,15 @@ fn random_histories_agree_with_a_model_at_every_moment() {
             1 => located(i, u64::from(i % 2)),
             _ => inline(&format!("value {i}")),
         };
-        let key = some_key(&mut rng);
-        table.put(Seq(seq), &key, &found);
+        let again = together.get(rng.below(80) as usize).map(|(_, key, _): &Owned| key.clone());
+        let key = again.unwrap_or_else(|| some_key(&mut rng));
+        together.push((Seq(seq), key.clone(), found.clone()));
         model.versions.entry(key).or_default().push((seq, model.made, found));
+        if rng.below(50) == 0 {
+            write_together(&table, &mut together);
+        }
     }
+    write_together(&table, &mut together);
     for at in [0, 1, seq / 3, seq - 1, seq] {
         for _ in 0..800 {
             let key = some_key(&mut rng);
@@ -223,9 +290,14 @@ fn readers_beside_a_writer_miss_nothing_that_was_published() {
     let (table, published) = (Arc::new(Memtable::new()), AtomicU64::new(0));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for i in 1..=count {
-                table.put(Seq(i), &key(i), &inline(&i.to_string()));
-                published.store(i, Ordering::Release);
+            let mut first = 1;
+            while first <= count {
+                // Alone, and more than one hold of the writer lock covers.
+                let last = (first + first % 3 * 40).min(count);
+                let write = |i| (Seq(i), key(i), inline(&i.to_string()));
+                write_together(&table, &mut (first..=last).map(write).collect());
+                published.store(last, Ordering::Release);
+                first = last + 1;
             }
         });
         for reader in 0..2u64 {

@@ -6,9 +6,9 @@
 //! before it changes any of them, so that no reader passes a parent to a child that has already
 //! moved keys away. Nodes are never freed.
 
-use super::node::{Arena, Meta, NODE_WORDS, Node, SLOTS};
+use super::KeyWrite;
+use super::node::{Arena, Meta, NODE_WORDS, Node, SEARCHED_WORDS, SLOTS};
 use super::record::{self, VersionRecord, word_at};
-use crate::cursor::Found;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_types::lock::{Mutex, rank};
@@ -17,6 +17,8 @@ use stele_types::lock::{Mutex, rank};
 const ATTEMPTS: usize = 64;
 /// Upper bound of the depth, never reached: 16 levels of at least 16 children.
 const LEVELS_MAX: usize = 16;
+/// Writes that are searched together, and that one hold of the writer lock covers.
+const OVERLAPPING: usize = 32;
 
 #[derive(Clone, Copy)]
 pub(super) enum LeafTarget<'a> {
@@ -38,6 +40,16 @@ struct Path {
     depth: usize,
 }
 
+/// Where a key is in a leaf or belongs in it.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    leaf: u32,
+    slot: usize,
+    exists: bool,
+    /// Version of the leaf that this is about.
+    version: u64,
+}
+
 impl Tree {
     pub(super) fn new() -> Self {
         let arena = Arena::new();
@@ -45,27 +57,84 @@ impl Tree {
         Self { arena, root: AtomicU32::new(root), writer: Mutex::new(()) }
     }
 
-    /// Adds a version of `key` that hides all earlier ones. Returns whether the key is new.
-    pub(super) fn insert(&self, order: (u64, u64), key: &[u8], found: &Found) -> bool {
-        let _writer = self.writer.lock();
-        let (path, leaf_at) = self.path_to(key);
-        let leaf = Node::at(&self.arena, leaf_at);
-        let meta = leaf.meta();
-        let (slot, exists) = leaf.lower_bound(&self.arena, meta, key);
-        let older = if exists { leaf.record(slot) } else { 0 };
-        let record = record::write(&self.arena, order, key, found, older);
-        let item = Node::leaf_item(record, word_at(key, meta.skip + 8));
-        if exists {
+    /// Adds versions in their order, each of which hides all earlier ones of its key. Returns how many
+    /// keys are new. A reader that waits for the writer lock waits for at most [`OVERLAPPING`] of them.
+    pub(super) fn insert(&self, writes: &[KeyWrite<'_>], epoch: u64) -> u64 {
+        let mut new = 0;
+        for writes in writes.chunks(OVERLAPPING) {
+            let _writer = self.writer.lock();
+            let mut found = [Place::default(); OVERLAPPING];
+            self.find(writes, &mut found);
+            for (write, place) in writes.iter().zip(&found) {
+                new += u64::from(self.insert_at(write, epoch, place));
+            }
+        }
+        new
+    }
+
+    /// Finds the places of all keys, level by level: the searches of a level do not depend on each
+    /// other, so that their cache misses overlap.
+    fn find(&self, writes: &[KeyWrite<'_>], found: &mut [Place; OVERLAPPING]) {
+        let root = self.root.load(Ordering::Relaxed);
+        found.iter_mut().for_each(|place| place.leaf = root);
+        for _ in 0..Node::at(&self.arena, root).meta().level {
+            for (write, place) in writes.iter().zip(found.iter_mut()) {
+                let node = Node::at(&self.arena, place.leaf);
+                let (slot, exact) = node.lower_bound(&self.arena, node.meta(), write.key);
+                place.leaf = node.child(slot + usize::from(exact));
+                self.arena.prefetch(place.leaf, &SEARCHED_WORDS);
+            }
+        }
+        for (write, place) in writes.iter().zip(found.iter_mut()) {
+            let leaf = Node::at(&self.arena, place.leaf);
+            let meta = leaf.meta();
+            place.slot = leaf.first_prefix(meta, write.key);
+            if place.slot < meta.count {
+                self.arena.prefetch(leaf.record(place.slot), &[0]);
+            }
+        }
+        for (write, place) in writes.iter().zip(found) {
+            *place = self.place_in(place.leaf, place.slot, write.key);
+        }
+    }
+
+    /// Returns the place of `key` in its leaf, given the slot of its prefix.
+    fn place_in(&self, at: u32, first: usize, key: &[u8]) -> Place {
+        let leaf = Node::at(&self.arena, at);
+        let (slot, exists) = leaf.lower_bound_from(&self.arena, leaf.meta(), first, key);
+        Place { leaf: at, slot, exists, version: leaf.settled_version() }
+    }
+
+    /// Adds a version at the place that was found for it. Returns whether the key is new.
+    ///
+    /// Invariant: a place counts only while the version of its leaf is the one it was found under. An
+    /// insert before it of the same call moves slots, a split moves keys to another leaf, and the key
+    /// itself may be there meanwhile. A replaced item leaves all places as they are.
+    /// Test: `writes_that_change_a_leaf_together_keep_their_order`.
+    fn insert_at(&self, write: &KeyWrite<'_>, epoch: u64, found: &Place) -> bool {
+        let mut place = *found;
+        // bug index.memtable_place_stale: never
+        if Node::at(&self.arena, place.leaf).settled_version() != place.version {
+            let at = self.path_to(write.key).1;
+            let leaf = Node::at(&self.arena, at);
+            place = self.place_in(at, leaf.first_prefix(leaf.meta(), write.key), write.key);
+        }
+        let leaf = Node::at(&self.arena, place.leaf);
+        let (meta, slot) = (leaf.meta(), place.slot);
+        let older = if place.exists { leaf.record(slot) } else { 0 };
+        let record = record::write(&self.arena, epoch, write, older);
+        let item = Node::leaf_item(record, word_at(write.key, meta.skip + 8));
+        if place.exists {
             // One atomic word: readers see the older newest version or this one.
             leaf.set_item(slot, item);
         } else if meta.count < SLOTS {
             leaf.begin();
-            leaf.insert(slot, word_at(key, meta.skip), item);
+            leaf.insert(slot, word_at(write.key, meta.skip), item);
             leaf.end();
         } else {
-            self.split(&path, leaf_at, slot, record);
+            self.split(&self.path_to(write.key).0, place.leaf, slot, record);
         }
-        !exists
+        !place.exists
     }
 
     fn path_to(&self, key: &[u8]) -> (Path, u32) {

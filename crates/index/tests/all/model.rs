@@ -45,11 +45,16 @@ impl History {
     }
 
     fn write(&mut self) {
+        let first = self.log.len();
         for _ in 0..1 + self.rng.below(60) {
             let op = self.rng.op(self.log.len() as u32);
-            self.store.apply(&op);
             apply(&mut self.model, &op);
             self.log.push(op);
+        }
+        let ops = &self.log[first..];
+        match self.rng.below(2) {
+            0 => ops.iter().for_each(|op| self.store.apply(op)),
+            _ => self.store.apply_together(ops),
         }
         self.store.publish();
     }

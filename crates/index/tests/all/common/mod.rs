@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use stele_index::{
-    Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, Opened, ValueMover, View,
+    Checkpoint, Direction, Found, Index, IndexOptions, Job, JobStep, KeyWrite, Opened, ValueMover,
+    View,
 };
 use stele_simulated_disk::SimVfs;
 use stele_types::{
@@ -74,6 +75,19 @@ pub(crate) fn small_options() -> IndexOptions {
     }
 }
 
+fn value_of(op: &Op) -> Option<(ValueRef, u64)> {
+    match op {
+        Op::Put { value, expires_at_s, .. } => Some((reference(*value), *expires_at_s)),
+        _ => None,
+    }
+}
+
+fn key_write<'a>(seq: Seq, op: &'a Op, value: &'a Option<(ValueRef, u64)>) -> KeyWrite<'a> {
+    let (Op::Put { key, .. } | Op::Delete { key } | Op::DeleteRange { start: key, .. }) = op;
+    let expires_at_s = value.as_ref().map_or(0, |(_, expires_at_s)| *expires_at_s);
+    KeyWrite { seq, key, value: value.as_ref().map(|(value, _)| value.into()), expires_at_s }
+}
+
 pub(crate) struct Store {
     pub vfs: SimVfs,
     pub index: Index,
@@ -101,6 +115,25 @@ impl Store {
             }
             Op::Delete { key } => self.index.delete(seq, key),
             Op::DeleteRange { start, end } => self.index.delete_range(seq, start, end),
+        }
+    }
+
+    /// Does what [`Store::apply`] does for each of `ops`, with one call for those between range deletes.
+    pub(crate) fn apply_together(&mut self, ops: &[Op]) {
+        let is_range = |op: &Op| matches!(op, Op::DeleteRange { .. });
+        for ops in ops.chunk_by(|before, op| !is_range(before) && !is_range(op)) {
+            if let [range] = ops
+                && is_range(range)
+            {
+                self.apply(range);
+                continue;
+            }
+            let values: Vec<_> = ops.iter().map(value_of).collect();
+            let writes = ops.iter().zip(&values).zip(self.seq + 1..);
+            let writes: Vec<_> =
+                writes.map(|((op, value), seq)| key_write(Seq(seq), op, value)).collect();
+            self.index.write(&writes);
+            self.seq += ops.len() as u64;
         }
     }
 
