@@ -87,6 +87,7 @@ fn a_range_delete_between_puts_of_one_apply_hides_those_before_it() {
     for number in 0..300 {
         command.put(key(number).as_bytes(), b"before", 0).unwrap();
     }
+    command.put(b"k120", b"just before", 0).unwrap();
     command.delete_range(b"k100", b"k200").unwrap();
     command.put(b"k150", b"after", 0).unwrap().delete(b"k250").unwrap();
     command.put(b"k260", b"twice", 0).unwrap().put(b"k260", b"last", 0).unwrap();
