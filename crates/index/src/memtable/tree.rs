@@ -76,7 +76,7 @@ impl Tree {
     /// other, so that their cache misses overlap.
     fn find(&self, writes: &[KeyWrite<'_>], found: &mut [Place; OVERLAPPING]) {
         let root = self.root.load(Ordering::Relaxed);
-        found.iter_mut().for_each(|place| place.leaf = root);
+        found.iter_mut().take(writes.len()).for_each(|place| place.leaf = root);
         for _ in 0..Node::at(&self.arena, root).meta().level {
             for (write, place) in writes.iter().zip(found.iter_mut()) {
                 let node = Node::at(&self.arena, place.leaf);
