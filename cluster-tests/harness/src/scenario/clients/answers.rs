@@ -295,7 +295,8 @@ async fn each(
 }
 
 async fn three_nodes(setup: &Setup, report: &mut Report, seen: &mut String) -> Result<()> {
-    let mut cluster = Cluster::start(three(setup, &SLOW_TICKS)).await?;
+    let spec = Spec { work: folder(setup, "three")?, ..three(setup, &SLOW_TICKS) };
+    let mut cluster = Cluster::start(spec).await?;
     cluster.set_option("balance", "0").await?;
     let region = cluster.region_of(b"").await?.region.id;
     cluster.split(region, vec![Bytes::from_static(SPLIT)]).await?;
