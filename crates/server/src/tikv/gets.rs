@@ -86,7 +86,7 @@ pub(super) async fn batch_get(
     if !gets.is_empty() {
         let charged = memory.clone();
         let read = on_device(target, memory, move || read_pairs(&*view, gets, &charged)).await?;
-        // bug server.batch_get_appends_cold_pairs: let slots = 0..slots.len();
+        // bug server.batch_get_appends_cold_pairs: let slots = (0..slots.len()).collect();
         for (slot, pair) in slots.into_iter().zip(read) {
             if let Some(found) = found.get_mut(slot) {
                 *found = pair;

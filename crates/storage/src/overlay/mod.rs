@@ -238,8 +238,10 @@ impl<V: EngineView> EngineView for Overlaid<V> {
 
     fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
         // The values of effects are in memory.
-        let effect = |get: &PendingGet| self.effects.get(&get.key);
-        // bug overlay.many_gets_without_effects: let effect = |_: &PendingGet| None;
+        let effect = |get: &PendingGet| {
+            // bug overlay.many_gets_without_effects: return None;
+            self.effects.get(&get.key)
+        };
         let effects: Vec<Option<Option<Pair>>> = gets.iter().map(effect).collect();
         let without = gets.into_iter().zip(&effects).filter(|(_, effect)| effect.is_none());
         let below = without.map(|(get, _)| get).collect();
