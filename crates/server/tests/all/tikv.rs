@@ -72,6 +72,21 @@ async fn served(dir: &tempfile::TempDir) -> Served {
 }
 
 impl Served {
+    /// Waits until the region of the context has a lease, so that gets of one message are read together.
+    async fn leased(&self) {
+        let (mut client, started) = (ControlClient::new(self.channel.clone()), Instant::now());
+        let region_id = self.context.region_id;
+        loop {
+            let request = RegionDetailRequest { region_id, ..RegionDetailRequest::default() };
+            let found = client.region_detail(request).await.unwrap().into_inner();
+            if found.replicas.first().is_some_and(|replica| replica.lease_nanos > 0) {
+                return;
+            }
+            assert!(started.elapsed() < LIMIT, "no lease");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
     /// Sends commands in one message; returns the answers by id.
     async fn send(&self, commands: Vec<Cmd>) -> BTreeMap<u64, Done> {
         let mut all = BTreeMap::new();
@@ -521,6 +536,7 @@ fn warm_gets_of_a_group_are_answered_before_its_cold_ones_are_read() {
         let value = |i: usize| format!("v{i}").repeat(1 + i % 2 * 400);
         let puts = (0..20).map(|i| Cmd::RawPut(served.put(format!("k{i}"), value(i))));
         served.send(puts.collect()).await;
+        served.leased().await;
         let (release, released) = std::sync::mpsc::channel::<()>();
         let device = tokio::task::spawn_blocking(move || released.recv().is_err());
         let get = |i: usize| {
@@ -585,6 +601,7 @@ async fn a_damaged_value_fails_only_its_own_get_of_a_group() {
         let key = Bytes::from(format!("k{i}"));
         Cmd::RawGet(RawGetRequest { context, key, ..Default::default() })
     };
+    served.leased().await;
     // Several times: some of them may be without a lease.
     let send = || served.send((0..30).map(get).collect());
     let (one, other, third) = tokio::join!(send(), send(), send());
