@@ -32,7 +32,12 @@ impl World {
                 let replica = (number, report.region.id, report.peer.id);
                 here.insert(replica);
                 let Some(progress) = engine.progress(report.region.id) else { continue };
-                let committed = report.committed.min(progress.persisted.0);
+                // The durable log of an earlier term may end in entries that the log in memory has replaced: of
+                // these a crash may keep none, though an entry at their place is committed.
+                let committed = match progress.persisted.1 == report.term {
+                    true => report.committed.min(progress.persisted.0),
+                    false => progress.applied,
+                };
                 let is_ordered = progress.truncated.0 <= progress.checkpointed
                     && progress.checkpointed <= progress.applied
                     && progress.applied <= progress.persisted.0;
