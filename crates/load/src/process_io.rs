@@ -124,7 +124,8 @@ pub fn processor_seconds(pid: u32) -> Result<f64> {
     Ok(Task::process(pid)?.ticks.seconds())
 }
 
-fn read(pid: u32, file: &str) -> Result<String> {
+/// Reads a file of a process in `/proc`, such as `stat`.
+pub fn read(pid: u32, file: &str) -> Result<String> {
     let path = format!("/proc/{pid}/{file}");
     let bytes = std::fs::read(&path).map_err(|error| Error::io("read", path, error))?;
     // The kernel may truncate a name within a character.

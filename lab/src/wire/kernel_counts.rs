@@ -2,6 +2,7 @@
 //! and page faults. It keeps no count of system calls such as `futex`.
 
 use serde_json::{Value, json};
+use stele_load::process_io::read;
 use stele_types::{Error, Result};
 
 /// Counts since a process started. The switches are those of its present threads.
@@ -60,13 +61,6 @@ fn field(text: &str, name: &str) -> Option<u64> {
 fn minor_faults_in(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_ascii_whitespace().nth(7)?.parse().ok()
-}
-
-fn read(pid: u32, file: &str) -> Result<String> {
-    let path = format!("/proc/{pid}/{file}");
-    let bytes = std::fs::read(&path).map_err(|error| Error::io("read", path, error))?;
-    // The kernel may truncate a name within a character.
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]
