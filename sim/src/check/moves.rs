@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
     Cluster, Config, Kind, LeaderState, Millis, Operator, OperatorId, Step, Store, StoreReport,
 };
-use stele_types::{Peer, RegionId, StoreId, Term};
+use stele_types::{Peer, PeerId, RegionId, StoreId, Term};
 
 const MINUTE_MILLIS: u64 = 60_000;
 /// Limit of the moves of a region's leader in a minute to share load, under one leader of the placement
@@ -29,8 +29,9 @@ pub(crate) struct Moves {
     evictions: Times,
     replicas: Times,
     config: Config,
-    /// Stores of the replicas after the last move of each region.
-    placed: BTreeMap<RegionId, BTreeSet<StoreId>>,
+    /// Replicas after the last move of each region. A repair on the same store makes another replica,
+    /// which no move has placed.
+    placed: BTreeMap<RegionId, BTreeSet<PeerId>>,
     led_by: BTreeMap<RegionId, StoreId>,
     /// Moves under way; true if they are to be counted.
     under_way: BTreeMap<OperatorId, bool>,
@@ -72,7 +73,8 @@ impl Moves {
                 self.leaders.remove(&region);
                 self.evictions.remove(&region);
             }
-            let now = state.cluster.regions().get(region).map(|info| stores(&info.region.peers));
+            let now =
+                state.cluster.regions().get(region).map(|info| replicas_of(&info.region.peers));
             if self.placed.get(&region).is_some_and(|placed| Some(placed) != now.as_ref()) {
                 self.replicas.remove(&region);
             }
@@ -92,7 +94,7 @@ impl Moves {
             let info = state.cluster.regions().get(operator.region);
             let replicas = info.map_or(usize::MAX, |info| info.region.peers.len());
             if let Some(info) = info.filter(|_| operator.kind == Kind::Balance) {
-                self.placed.insert(operator.region, stores(&info.region.peers));
+                self.placed.insert(operator.region, replicas_of(&info.region.peers));
             }
             if let Some(store) = operator.final_leader() {
                 self.led_by.insert(operator.region, store);
@@ -133,8 +135,8 @@ fn is_move(operator: &Operator) -> bool {
     matches!(operator.kind, Kind::Balance | Kind::Leaders | Kind::Evict)
 }
 
-fn stores(peers: &[Peer]) -> BTreeSet<StoreId> {
-    peers.iter().map(|peer| peer.store).collect()
+fn replicas_of(peers: &[Peer]) -> BTreeSet<PeerId> {
+    peers.iter().map(|peer| peer.id).collect()
 }
 
 fn leader_of(cluster: &Cluster, operator: &Operator) -> Option<StoreId> {
@@ -190,7 +192,7 @@ mod tests {
     use super::*;
     use stele_placement::operator::plan;
     use stele_placement::{NodeReport, RegionReport, pairs};
-    use stele_types::{ClusterId, PeerId, PeerRole, Region, StoreId};
+    use stele_types::{ClusterId, PeerRole, Region, StoreId};
 
     const REGION: RegionId = RegionId(2);
 
@@ -249,5 +251,18 @@ mod tests {
         }
         let exceeded = move_one(&mut moves, &mut state, 62_500).unwrap();
         assert!(exceeded.contains("at [3000, 61000, 62000, 62500] ms, limit 3"), "{exceeded}");
+    }
+
+    #[test]
+    fn a_replica_that_a_repair_made_anew_on_its_store_may_move() {
+        let (mut moves, mut state) = (Moves::default(), state());
+        for millis in [1_000, 2_000, 3_000] {
+            assert_eq!(move_one(&mut moves, &mut state, millis), None);
+        }
+        let mut region = state.cluster.regions().get(REGION).unwrap().region.clone();
+        region.peers[0].id = PeerId(900);
+        region.epoch.conf_version += 2;
+        report(&mut state.cluster, region, 3_500);
+        assert_eq!(move_one(&mut moves, &mut state, 4_000), None);
     }
 }
