@@ -2,7 +2,9 @@
 //! while they wait. Above the bound, requests are refused as busy and messages are dropped, which
 //! Raft repairs.
 
-use crate::{Busy, Input, PeerMessage, RaftStore, Refusal, Reply, Request, RequestId};
+use crate::{
+    Body, Busy, Input, PeerMessage, RaftKind, RaftStore, Refusal, Reply, Request, RequestId,
+};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::sync::Arc;
@@ -46,6 +48,13 @@ pub enum Item<E: StorageEngine, A> {
 }
 
 impl<E: StorageEngine, A> Item<E, A> {
+    /// Returns whether the item may wait for the end of the write under way: entries of a leader are
+    /// written after it.
+    fn waits_for_write(&self) -> bool {
+        let Self::Message { message, .. } = self else { return false };
+        matches!(&message.body, Body::Raft(raft) if raft.kind == RaftKind::Append)
+    }
+
     /// Returns the caller of a request that the loop did not take, with its refusal.
     pub fn refused(self) -> Option<(A, Reply)> {
         match self {
@@ -94,19 +103,18 @@ impl Drop for Admitted {
 
 struct State<E: StorageEngine, A> {
     items: Vec<Item<E, A>>,
+    /// Whether the loop was woken since it took items.
+    is_woken: bool,
+    is_writing: bool,
     is_stopped: bool,
 }
 
-impl<E: StorageEngine, A> State<E, A> {
-    /// Adds an item. Returns whether the queue was empty.
-    fn push(&mut self, item: Item<E, A>, is_due: &AtomicBool) -> bool {
-        self.items.push(item);
-        is_due.store(true, Relaxed);
-        self.items.len() == 1
-    }
-}
-
-/// Queue of one store's loop. Its owner wakes the loop when a call returns that the queue was empty.
+/// Queue of one store's loop. Its owner wakes the loop when a call returns that it must be woken.
+///
+/// Invariant: the loop is woken for each item once, or the end of the write under way wakes it. What it
+/// could only put aside until then does not wake it: a follower turns once for all entries that came during
+/// a write.
+/// Test: `entries_that_come_during_a_write_wake_no_loop_and_all_else_does`.
 pub struct Queue<E: StorageEngine, A> {
     state: Mutex<State<E, A>>,
     /// Whether items wait or the queue is stopped. Changed under the lock of `state` only.
@@ -123,8 +131,10 @@ pub struct Queue<E: StorageEngine, A> {
 impl<E: StorageEngine, A> Queue<E, A> {
     /// Creates the queue: `bytes_max` for requests in progress, and again for waiting messages.
     pub fn new(bytes_max: u64) -> Self {
+        let items = Vec::new();
+        let state = State { items, is_woken: false, is_writing: false, is_stopped: false };
         Self {
-            state: Mutex::new(State { items: Vec::new(), is_stopped: false }),
+            state: Mutex::new(state),
             is_due: AtomicBool::new(true),
             next_request: AtomicU64::new(1),
             request_bytes: Arc::default(),
@@ -138,7 +148,18 @@ impl<E: StorageEngine, A> Queue<E, A> {
         self.request_bytes.load(Relaxed)
     }
 
-    /// Queues a request and gives it its id. Returns whether the queue was empty. Keeps `memory` until
+    /// Adds an item. Returns whether the loop must be woken.
+    fn add(&self, state: &mut State<E, A>, item: Item<E, A>) -> bool {
+        let is_writing = state.is_writing;
+        // bug replica.entries_wake_no_loop: let is_writing = true;
+        let wakes = !state.is_woken && !(is_writing && item.waits_for_write());
+        state.is_woken |= wakes;
+        state.items.push(item);
+        self.is_due.store(true, Relaxed);
+        wakes
+    }
+
+    /// Queues a request and gives it its id. Returns whether the loop must be woken. Keeps `memory` until
     /// the outcome of the request is known, also if its caller does not wait for it.
     pub fn submit(
         &self,
@@ -154,7 +175,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
         if state.is_stopped {
             return Err(NotTaken { caller, is_stopped: true });
         }
-        Ok(state.push(Item::Request { id, request, caller, admitted }, &self.is_due))
+        Ok(self.add(&mut state, Item::Request { id, request, caller, admitted }))
     }
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
@@ -168,17 +189,17 @@ impl<E: StorageEngine, A> Queue<E, A> {
         (!is_above).then_some(admitted)
     }
 
-    /// Queues an item and returns whether the queue was empty; `None` when the loop has stopped. For
+    /// Queues an item and returns whether the loop must be woken; `None` when it has stopped. For
     /// requests see [`Queue::submit`].
     pub fn push(&self, item: Item<E, A>) -> Option<bool> {
         let mut state = self.state.lock();
         if state.is_stopped {
             return None;
         }
-        Some(state.push(item, &self.is_due))
+        Some(self.add(&mut state, item))
     }
 
-    /// Queues a peer's message and returns whether the queue was empty; `None` if it was dropped
+    /// Queues a peer's message and returns whether the loop must be woken; `None` if it was dropped
     /// because too many wait, or the loop has stopped.
     pub fn push_message(&self, message: PeerMessage, bytes: u64) -> Option<bool> {
         let before = self.message_bytes.fetch_add(bytes, Relaxed);
@@ -188,6 +209,13 @@ impl<E: StorageEngine, A> Queue<E, A> {
             self.message_bytes.fetch_sub(bytes, Relaxed);
         }
         pushed
+    }
+
+    /// Sets whether a write is under way, of which the end wakes the loop. Only the loop calls it, and
+    /// after the end before it takes items.
+    pub fn set_writing(&self, is_writing: bool) {
+        // Under the lock: an item added before the end is found by the next take.
+        self.state.lock().is_writing = is_writing;
     }
 
     /// Appends all items to `into`. Returns `false` when the queue is stopped and was empty.
@@ -201,6 +229,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
         let is_stopped = {
             let mut state = self.state.lock();
             self.is_due.store(state.is_stopped, Relaxed);
+            state.is_woken = false;
             match into.is_empty() {
                 // The two lists keep their memory in turn, less what a burst needed.
                 true => {
@@ -238,9 +267,10 @@ impl<E: StorageEngine, A> Queue<E, A> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Header, Write};
+    use crate::{Header, RaftMessage, Write};
     use bytes::Bytes;
     use stele_conformance::ModelEngine;
+    use stele_types::{StoreId, Term};
 
     #[test]
     fn memory_of_a_request_is_kept_until_its_outcome_is_known() {
@@ -275,6 +305,30 @@ mod tests {
         assert_eq!(queue.request_bytes(), 0);
         assert_eq!(queue.submit(write(1), 4, None), Ok(true));
         assert_eq!(queue.submit(write(1), 5, None), Ok(false));
+    }
+
+    fn message(kind: RaftKind) -> PeerMessage {
+        let body = Body::Raft(RaftMessage::new(kind, Term(3)));
+        PeerMessage::between_stores(StoreId(1), StoreId(2), body)
+    }
+
+    #[test]
+    fn entries_that_come_during_a_write_wake_no_loop_and_all_else_does() {
+        let queue = Queue::<ModelEngine, u8>::new(1 << 20);
+        let mut items = Vec::new();
+        let entries = || queue.push_message(message(RaftKind::Append), 100);
+        queue.set_writing(true);
+        assert_eq!((entries(), entries()), (Some(false), Some(false)));
+        assert_eq!(queue.push_message(message(RaftKind::Heartbeat), 100), Some(true));
+        assert_eq!(queue.submit(write(1), 1, None), Ok(false), "it was woken");
+        assert!(queue.take(&mut items));
+        assert_eq!(items.len(), 4);
+        assert_eq!(entries(), Some(false));
+        assert_eq!(queue.submit(write(1), 2, None), Ok(true));
+        // The write ended, and nothing came meanwhile.
+        queue.set_writing(false);
+        queue.take(&mut items);
+        assert_eq!((entries(), entries()), (Some(true), Some(false)));
     }
 
     #[test]

@@ -29,17 +29,23 @@ impl Serving {
         self.recovering.iter().find(|store| store.id == id)
     }
 
-    /// Queues a message of `bytes` for its store, which drops it while too many wait. Returns it if its
-    /// store is none of these.
-    pub fn deliver(&self, message: PeerMessage, bytes: u64) -> Option<PeerMessage> {
-        if let Some(store) = self.get(message.to_store) {
-            store.message(message, bytes);
-        } else if let Some(recovering) = self.recovering(message.to_store) {
-            recovering.message(message, bytes);
-        } else {
-            return Some(message);
+    /// Queues messages, each with its bytes, for their stores, which drop them while too many wait. Adds
+    /// those for other stores to `others`. Each store is woken once, after the last one.
+    pub fn deliver(
+        &self,
+        messages: impl Iterator<Item = (PeerMessage, u64)>,
+        others: &mut Vec<PeerMessage>,
+    ) {
+        let mut wakes = Vec::new();
+        for (message, bytes) in messages {
+            if let Some(store) = self.get(message.to_store) {
+                wakes.extend(store.message(message, bytes));
+            } else if let Some(recovering) = self.recovering(message.to_store) {
+                recovering.message(message, bytes);
+            } else {
+                others.push(message);
+            }
         }
-        None
     }
 }
 

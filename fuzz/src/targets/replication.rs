@@ -6,9 +6,10 @@ use crate::{Bound, Target};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::snapshot::fuzzing::{snapshot_bytes, snapshot_pairs};
+use stele_replica::wire::{self, ReceivedRoutes, SentRoutes};
 use stele_replica::{
     Body, CommittedMerges, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage,
-    RangeRepairReply, SnapshotHeader, wire,
+    RangeRepairReply, SnapshotHeader,
 };
 use stele_server::transport::frame::{FrameKind, Frames, whole};
 use stele_server::transport::hello::{self, Hello, Lane};
@@ -127,6 +128,7 @@ pub(super) const FRAMES: Target = Target {
     name: "transport_frames",
     run: |input| {
         let mut frames = Frames::new(64 << 10);
+        let mut routes = ReceivedRoutes::default();
         let piece = 1 + input.len() % 97;
         for part in input.chunks(piece) {
             frames.room().extend_from_slice(part);
@@ -135,6 +137,9 @@ pub(super) const FRAMES: Target = Target {
                     Ok(Some(frame)) if frame.kind == FrameKind::Message => {
                         assert!(frame.body.len() <= 64 << 10);
                         let _ = wire::decode(frame.body);
+                    }
+                    Ok(Some(frame)) if frame.kind == FrameKind::Messages => {
+                        let _ = wire::decode_joined(&frame.body, &mut routes, |_| {});
                     }
                     Ok(Some(_)) => {}
                     Ok(None) => break,
@@ -149,6 +154,14 @@ pub(super) const FRAMES: Target = Target {
         bodies
             .iter()
             .for_each(|it| stream.extend_from_slice(&whole(FrameKind::Message, &frame(it))));
+        let (mut routes, mut joined) = (SentRoutes::default(), Vec::new());
+        for message in bodies.iter().chain(&bodies) {
+            let mut payloads = Vec::new();
+            routes.put(message, &mut joined);
+            wire::encode_body(&message.body, &mut joined, &mut payloads);
+            payloads.iter().for_each(|payload| joined.extend_from_slice(payload));
+        }
+        stream.extend_from_slice(&whole(FrameKind::Messages, &joined));
         stream.extend_from_slice(&whole(FrameKind::Alive, b""));
         vec![stream]
     },

@@ -4,7 +4,8 @@
 use super::{Batch, Source};
 use anyhow::{Context, Result, ensure};
 use std::hint::black_box;
-use stele_replica::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
+use stele_replica::wire::{self, ReceivedRoutes};
+use stele_replica::{Body, PeerMessage, RaftEntry, RaftKind, RaftMessage};
 use stele_server::transport::FrameBatch;
 use stele_server::transport::frame::Frames;
 use stele_server::transport::hello::Lane;
@@ -42,6 +43,7 @@ fn message() -> Result<PeerMessage> {
 fn encode(frames: &mut FrameBatch, message: &PeerMessage) -> Result<()> {
     frames.clear();
     ensure!(frames.add_message(Lane::Data, message), "a message is larger than a frame");
+    frames.end();
     Ok(())
 }
 
@@ -56,7 +58,7 @@ pub(super) struct Encoding {
 
 impl Encoding {
     pub(super) fn new() -> Result<Self> {
-        Ok(Self { message: message()?, frames: FrameBatch::default() })
+        Ok(Self { message: message()?, frames: FrameBatch::joining() })
     }
 }
 
@@ -85,7 +87,7 @@ pub(super) struct Decoding {
 
 impl Decoding {
     pub(super) fn new() -> Result<Self> {
-        let mut frames = FrameBatch::default();
+        let mut frames = FrameBatch::joining();
         encode(&mut frames, &message()?)?;
         let stream = parts(&frames).flatten().copied().collect();
         Ok(Self { stream, frames: Frames::new(FRAME_BYTES_MAX), decoded: None })
@@ -100,6 +102,7 @@ impl Batch for Decoding {
 
     fn run(&mut self) -> Result<u64> {
         let mut left = &self.stream[..];
+        let mut routes = ReceivedRoutes::default();
         while !left.is_empty() {
             let room = self.frames.room();
             let spare = (room.capacity() - room.len()).min(READ_BYTES_MAX);
@@ -107,7 +110,8 @@ impl Batch for Decoding {
             room.extend_from_slice(read);
             left = rest;
             while let Some(frame) = self.frames.take()? {
-                self.decoded = Some(black_box(wire::decode(frame.body)?));
+                let take = |message| self.decoded = Some(black_box(message));
+                wire::decode_joined(&frame.body, &mut routes, take)?;
             }
         }
         Ok(ENTRIES)

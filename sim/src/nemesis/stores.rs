@@ -66,7 +66,7 @@ impl World {
         self.push_item(number, |queue| {
             let error = Error::Poisoned("the simulation ends this loop".into());
             // A loop that has ended takes nothing.
-            let _ = queue.push(Item::Stopped(error));
+            queue.push(Item::Stopped(error)) == Some(true)
         });
     }
 

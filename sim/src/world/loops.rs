@@ -72,11 +72,9 @@ impl World {
         self.push_item(slot, |queue| match input {
             Input::Message(message) => {
                 let bytes = framed(&message).len() as u64;
-                let _ = queue.push_message(message, bytes);
+                queue.push_message(message, bytes) == Some(true)
             }
-            input => {
-                let _ = queue.push(Item::Input(input));
-            }
+            input => queue.push(Item::Input(input)) == Some(true),
         });
     }
 
@@ -91,7 +89,9 @@ impl World {
         let mut refused = Some((requester, None));
         self.push_item(slot, |queue| {
             let pushed = queue.submit(request, requester, None);
+            let wakes = matches!(pushed, Ok(true));
             refused = pushed.err().map(|it| (it.caller, Some(it.reply())));
+            wakes
         });
         if let Some((requester, reply)) = refused {
             self.counts.refused += u64::from(reply.is_some());
@@ -103,11 +103,16 @@ impl World {
         }
     }
 
-    /// Queues an item for a store's loop; a loop that has ended takes none.
-    pub(crate) fn push_item(&mut self, slot: u64, push: impl FnOnce(&Queue<Engine, Requester>)) {
+    /// Queues an item for a store's loop; a loop that has ended takes none. `push` returns whether the loop
+    /// must be woken.
+    pub(crate) fn push_item(
+        &mut self,
+        slot: u64,
+        push: impl FnOnce(&Queue<Engine, Requester>) -> bool,
+    ) {
         let running = self.slots.get(&slot).and_then(|slot| slot.running.as_ref());
-        if let Some(running) = running.filter(|running| running.store_loop.is_some()) {
-            push(&running.queue);
+        let running = running.filter(|running| running.store_loop.is_some());
+        if running.is_some_and(|running| push(&running.queue)) {
             self.wake(slot, self.now + WAKE_NANOS);
         }
     }
@@ -187,6 +192,7 @@ impl World {
         }
         if let Some(running) = &mut slot.running {
             running.is_writing = true;
+            running.queue.set_writing(true);
         }
         let Append { ticket, batch } = append;
         let engine = slot.engine().cloned();
@@ -238,6 +244,7 @@ impl World {
         }
         if let Some(running) = self.slots.get_mut(&number).and_then(|slot| slot.running.as_mut()) {
             running.is_writing = false;
+            running.queue.set_writing(false);
         }
         self.push(number, Input::Appended { ticket, result });
         self.turn(number);
@@ -395,9 +402,7 @@ impl World {
             Ok(slice) => slice,
             // A failed sync stops the store, even if it appends nothing.
             Err(error) => {
-                self.push_item(number, |queue| {
-                    let _ = queue.push(Item::Stopped(error));
-                });
+                self.push_item(number, |queue| queue.push(Item::Stopped(error)) == Some(true));
                 return;
             }
         };

@@ -1,5 +1,6 @@
 //! Decoder of untrusted bytes from other stores.
 
+use super::joined::{JOINED_MAX, ReceivedRoutes, Route};
 use super::{CONTEXT_BYTES_MAX, ENTRIES_MAX, FORMAT, MEMBERS_MAX, REJECT, VALUES_MAX, unzigzag};
 use crate::CommittedMerges;
 use crate::messages::{
@@ -34,9 +35,53 @@ pub fn decode_snapshot(bytes: &[u8]) -> Result<SnapshotHeader> {
 
 type Read<T> = std::result::Result<T, &'static str>;
 
+/// Decodes a frame of at most [`JOINED_MAX`] messages, in order, as [`decode`] does. Fails with `Invalid`,
+/// also at a route that was not sent before; `take` has then got the messages before that one.
+pub fn decode_joined(
+    frame: &Bytes,
+    routes: &mut ReceivedRoutes,
+    mut take: impl FnMut(PeerMessage),
+) -> Result<()> {
+    let mut reader = Reader { rest: frame };
+    let mut count = 0;
+    while !reader.rest.is_empty() {
+        count += 1;
+        if count > JOINED_MAX {
+            return Err(Error::invalid("peer message: too many in one frame"));
+        }
+        let message = read_joined(&mut reader, frame, routes);
+        take(message.map_err(|what| Error::invalid(format!("peer message: {what}")))?);
+    }
+    Ok(())
+}
+
+fn read_joined(
+    reader: &mut Reader<'_>,
+    frame: &Bytes,
+    routes: &mut ReceivedRoutes,
+) -> Read<PeerMessage> {
+    let route = match reader.number()? {
+        0 => {
+            let route = read_route(reader)?;
+            routes.note(route.clone());
+            route
+        }
+        number => routes.get(number).cloned().ok_or("a route that was not sent")?,
+    };
+    let body_number = reader.byte()?;
+    Ok(route.with(read_body(body_number, reader, frame)?))
+}
+
 fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
     reader.version()?;
     let body_number = reader.byte()?;
+    let route = read_route(reader)?;
+    let body = read_body(body_number, reader, frame)?;
+    reader.end()?;
+    Ok(route.with(body))
+}
+
+fn read_route(reader: &mut Reader<'_>) -> Read<Route> {
     let [from_store, to_store, region] = reader.numbers()?;
     let kind = match reader.byte()? {
         0 => RegionKind::Data,
@@ -46,7 +91,18 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
     let range = KeyRange { start: reader.key()?, end: reader.key()? };
     let [conf_version, version] = reader.numbers()?;
     let (from, to) = (reader.peer()?, reader.peer()?);
-    let body = match body_number {
+    Ok(Route {
+        stores: (StoreId(from_store), StoreId(to_store)),
+        region: RegionId(region),
+        kind,
+        range,
+        epoch: RegionEpoch { conf_version, version },
+        peers: (from, to),
+    })
+}
+
+fn read_body(body_number: u8, reader: &mut Reader<'_>, frame: &Bytes) -> Read<Body> {
+    Ok(match body_number {
         0 => Body::Raft(read_raft(reader, frame)?),
         1 => Body::Gone,
         2 | 12 => {
@@ -77,18 +133,6 @@ fn read_message(reader: &mut Reader<'_>, frame: &Bytes) -> Read<PeerMessage> {
             Body::Members((0..count).map(|_| reader.peer()).collect::<Read<_>>()?)
         }
         _ => return Err("unknown body"),
-    };
-    reader.end()?;
-    Ok(PeerMessage {
-        from_store: StoreId(from_store),
-        to_store: StoreId(to_store),
-        region: RegionId(region),
-        kind,
-        range,
-        epoch: RegionEpoch { conf_version, version },
-        from,
-        to,
-        body,
     })
 }
 

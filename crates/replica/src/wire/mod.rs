@@ -3,8 +3,11 @@
 //!
 //! ```text
 //! frame    := header payload*                              (payloads in the order of their entries)
-//! header   := version:u8 (1) body:u8 from_store to_store region kind:u8 start:bytes end:bytes
-//!             conf_version version from:peer to:peer body
+//! header   := version:u8 (1) body:u8 route body
+//! route    := from_store to_store region kind:u8 start:bytes end:bytes conf_version version
+//!             from:peer to:peer
+//! joined   := ((0 route | number) body:u8 body payload*)*  (a frame of several messages; a number is
+//!             that of a route sent before on the connection, see `joined`)
 //! peer     := id store role:u8                   (numbers are varints, bytes length-prefixed)
 //! body     := 0 raft | 1 | 2 index term target | 3 term last | 4 | 5 index term | 6 lost | 7 found
 //!              (raft, gone, merged, hibernate, wake up, prepared, value repair request, reply)
@@ -26,10 +29,12 @@
 //! ```
 
 mod decode;
+mod joined;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{decode, decode_snapshot};
+pub use decode::{decode, decode_joined, decode_snapshot};
+pub use joined::{JOINED_MAX, ROUTE_BYTES_MAX, ReceivedRoutes, SentRoutes};
 
 use crate::messages::{
     Body, MergeAnswer, PeerMessage, Preparation, RaftMessage, RangeRepairReply, SnapshotHeader,
@@ -64,14 +69,29 @@ fn unzigzag(value: u64) -> i64 {
 pub fn encode(message: &PeerMessage, header: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
     header.push(FORMAT);
     header.push(body_number(&message.body));
-    numbers(header, [message.from_store.0, message.to_store.0, message.region.0]);
-    header.push(message.kind as u8);
-    varint::put_bytes(header, &message.range.start);
-    varint::put_bytes(header, &message.range.end);
-    numbers(header, [message.epoch.conf_version, message.epoch.version]);
-    peer(header, &message.from);
-    peer(header, &message.to);
-    match &message.body {
+    put_route(message, header);
+    put_body(&message.body, header, payloads);
+}
+
+/// Appends a message's body, with its number, to `header`, and its payloads, without a copy, to
+/// `payloads`, for a frame of several messages: [`SentRoutes::put`] comes before it, the payloads after it.
+pub fn encode_body(body: &Body, header: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+    header.push(body_number(body));
+    put_body(body, header, payloads);
+}
+
+fn put_route(message: &PeerMessage, out: &mut Vec<u8>) {
+    numbers(out, [message.from_store.0, message.to_store.0, message.region.0]);
+    out.push(message.kind as u8);
+    varint::put_bytes(out, &message.range.start);
+    varint::put_bytes(out, &message.range.end);
+    numbers(out, [message.epoch.conf_version, message.epoch.version]);
+    peer(out, &message.from);
+    peer(out, &message.to);
+}
+
+fn put_body(body: &Body, header: &mut Vec<u8>, payloads: &mut Vec<Bytes>) {
+    match body {
         Body::Raft(body) => raft(body, header, payloads),
         Body::Merged { prepared: (index, term), target, left } => {
             numbers(header, [index.0, term.0, target.0]);

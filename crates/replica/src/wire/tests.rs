@@ -71,7 +71,7 @@ fn lost_entry(payload: &Bytes) -> LostEntry {
     LostEntry { region, index, term, bytes: payload.len() as u32, crc }
 }
 
-fn bodies() -> Vec<PeerMessage> {
+pub(super) fn bodies() -> Vec<PeerMessage> {
     let merged =
         |left| Body::Merged { prepared: (LogIndex(8), Term(2)), target: RegionId(44), left };
     let prepared = Body::Prepared { prepared: (LogIndex(8), Term(2)) };

@@ -132,12 +132,12 @@ impl NodeRouter {
 
 impl OutputSink for NodeRouter {
     fn send(&self, messages: Vec<PeerMessage>) {
-        let near = self.stores.serving();
-        let deliver = |message| {
+        let mut far = Vec::with_capacity(messages.len());
+        let sized = messages.into_iter().map(|message| {
             let bytes = transport::message_bytes(&message);
-            near.deliver(message, bytes)
-        };
-        let far: Vec<_> = messages.into_iter().filter_map(deliver).collect();
+            (message, bytes)
+        });
+        self.stores.serving().deliver(sized, &mut far);
         if let Some(transport) = self.transport.get().filter(|_| !far.is_empty()) {
             transport.send(far);
         }
@@ -171,11 +171,8 @@ impl OutputSink for NodeRouter {
 
 impl Deliver for NodeRouter {
     fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
-        let serving = self.stores.serving();
-        for (message, bytes) in messages.drain(..) {
-            // One for a store that has just stopped is lost, as on the way.
-            let _ = serving.deliver(message, bytes);
-        }
+        // One for a store that has just stopped is lost, as on the way.
+        self.stores.serving().deliver(messages.drain(..), &mut Vec::new());
     }
 
     fn reachable(&self, peer: StoreId) {

@@ -9,7 +9,7 @@ mod threads;
 
 pub use sample::Sample;
 pub use space_watch::full_text;
-pub use threads::StageWork;
+pub use threads::{StageWork, Wake};
 
 use crate::load::LoadSamples;
 use crate::tasks::Thread;
@@ -243,36 +243,35 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
             tokio::time::sleep(pause).await;
         }
         let (caller, reply) = Caller::waiting();
-        self.enqueue(request, caller, memory);
+        drop(self.enqueue(request, caller, memory));
         reply.await.unwrap_or(Caller::LOST)
     }
 
     /// Like [`StoreHandle::submit`], for callers outside an async runtime. No writer is slowed.
     pub fn submit_blocking(&self, request: impl Into<Request>) -> Reply {
         let (caller, reply) = Caller::waiting();
-        self.enqueue(request.into(), caller, None);
+        drop(self.enqueue(request.into(), caller, None));
         reply.blocking_recv().unwrap_or(Caller::LOST)
     }
 
     /// Like [`StoreHandle::submit`], for a `caller` that does not wait: no task is needed unless its
-    /// writer is slowed.
+    /// writer is slowed. The loop takes the request once the result is dropped.
     pub fn begin(
         self: &Arc<Self>,
         request: impl Into<Request>,
         caller: Caller,
         memory: MemoryGuard,
-    ) {
+    ) -> Option<Wake<E>> {
         let request = request.into();
-        match self.pause(&request) {
-            None => self.enqueue(request, caller, memory),
-            Some(pause) => {
-                let store = self.clone();
-                tokio::spawn(async move {
-                    tokio::time::sleep(pause).await;
-                    store.enqueue(request, caller, memory);
-                });
-            }
-        }
+        let Some(pause) = self.pause(&request) else {
+            return self.enqueue(request, caller, memory);
+        };
+        let store = self.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            drop(store.enqueue(request, caller, memory));
+        });
+        None
     }
 
     fn pause(&self, request: &Request) -> Option<Duration> {
@@ -281,12 +280,13 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         Some(Duration::from_nanos(nanos))
     }
 
-    fn enqueue(&self, request: Request, caller: Caller, memory: MemoryGuard) {
+    fn enqueue(&self, request: Request, caller: Caller, memory: MemoryGuard) -> Option<Wake<E>> {
         match self.inbox.queue.submit(request, caller, memory) {
-            Ok(was_empty) => self.inbox.wake(was_empty),
+            Ok(wakes) => self.inbox.wake(wakes),
             Err(not_taken) => {
                 let reply = not_taken.reply();
                 not_taken.caller.answer(reply);
+                None
             }
         }
     }
@@ -296,11 +296,11 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         self.inbox.push(Item::Input(input));
     }
 
-    /// Sends the core a peer's message of `bytes`; `false` when it was dropped.
-    pub fn message(&self, message: PeerMessage, bytes: u64) -> bool {
+    /// Sends the core a peer's message of `bytes`, which is dropped while too many wait. The loop takes it
+    /// once the result is dropped.
+    pub fn message(&self, message: PeerMessage, bytes: u64) -> Option<Wake<E>> {
         let pushed = self.inbox.queue.push_message(message, bytes);
-        self.inbox.wake(pushed == Some(true));
-        pushed.is_some()
+        self.inbox.wake(pushed == Some(true))
     }
 
     /// Runs `call` on the core between two turns of the loop; `None` when the loop has ended.

@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use stele_conformance::ModelEngine;
 use stele_engine::{Options, Replay};
 use stele_replica::{
-    Admin, AdminCall, Append, Done, Event, Header, Modification, Modified, Modify, Now,
-    Options as CoreOptions, PeerMessage, RaftStore, Reply, SendSnapshot, SlowWriters, Ticket,
-    Write,
+    Admin, AdminCall, Append, Body, Done, Event, Header, Modification, Modified, Modify, Now,
+    Options as CoreOptions, PeerMessage, RaftKind, RaftMessage, RaftStore, Reply, SendSnapshot,
+    SlowWriters, Ticket, Write,
 };
 use stele_simulated_disk::{SimOptions, SimVfs};
 use stele_storage::{EngineView, StateMachine};
@@ -49,7 +49,7 @@ fn a_store_that_its_maintenance_stopped_ends_though_nothing_is_appended() {
     let opened = Engine::open(disk, clock, dir, Options::default(), Replay::Committed);
     let (engine, _) = opened.unwrap();
     engine.log().stop(Error::invalid("a sync failed"));
-    let inbox = Inbox::new(1 << 20);
+    let inbox = Arc::new(Inbox::new(1 << 20));
     let (running, wants_checkpoint) = (AtomicBool::new(true), AtomicBool::new(false));
     let (clock, writers) = (SystemClock::new(), SlowWriters::default());
     let (counts, pace) = (Counts::default(), (&clock as &dyn Clock, &writers));
@@ -88,6 +88,20 @@ fn start() -> (Arc<StoreHandle<ModelEngine>>, Header) {
     let campaign = AdminCall { header, call: Admin::Campaign };
     assert!(matches!(handle.submit_blocking(campaign), Reply::Done(_)));
     (handle, header)
+}
+
+#[test]
+fn entries_wake_the_loop_again_once_the_write_under_way_has_ended() {
+    let (handle, header) = start();
+    let mut command = CommandBuilder::new();
+    command.put(b"k", b"v", 0).unwrap();
+    let command = command.build().bytes().clone();
+    let reply = handle.submit_blocking(Write { header, command, only_deletes: false });
+    assert!(matches!(reply, Reply::Done(Done::Written { .. })), "{reply:?}");
+    let body = Body::Raft(RaftMessage::new(RaftKind::Append, Term(1)));
+    let entries = PeerMessage::between_stores(StoreId(9), StoreId(1), body);
+    assert!(handle.message(entries, 100).is_some());
+    handle.stop_threads();
 }
 
 #[test]

@@ -30,23 +30,34 @@ impl<E: StorageEngine> Inbox<E> {
     }
 
     /// Queues an item; `false` when the loop has stopped.
-    pub(super) fn push(&self, item: Item<E, Caller>) -> bool {
+    pub(super) fn push(self: &Arc<Self>, item: Item<E, Caller>) -> bool {
         let pushed = self.queue.push(item);
-        self.wake(pushed == Some(true));
+        drop(self.wake(pushed == Some(true)));
         pushed.is_some()
     }
 
-    /// Wakes the loop if the queue was empty: otherwise it has been woken.
-    pub(super) fn wake(&self, was_empty: bool) {
-        if was_empty && let Some(thread) = self.thread.get() {
-            thread.unpark();
-        }
+    /// Returns what wakes the loop, if the queue says that it must be woken.
+    pub(super) fn wake(self: &Arc<Self>, is_needed: bool) -> Option<Wake<E>> {
+        is_needed.then(|| Wake(self.clone()))
     }
 
     /// Refuses further items; those that wait are still taken.
-    pub(super) fn stop(&self) {
+    pub(super) fn stop(self: &Arc<Self>) {
         self.queue.stop();
-        self.wake(true);
+        drop(self.wake(true));
+    }
+}
+
+/// Wakes a store's loop when it is dropped. What queues several items drops it after the last one: the
+/// loop takes them in one turn.
+#[must_use]
+pub struct Wake<E: StorageEngine>(Arc<Inbox<E>>);
+
+impl<E: StorageEngine> Drop for Wake<E> {
+    fn drop(&mut self) {
+        if let Some(thread) = self.0.thread.get() {
+            thread.unpark();
+        }
     }
 }
 
@@ -82,7 +93,12 @@ impl<E: StorageEngine + 'static> LoopThread<E> {
     /// Waits for items or the next tick. Returns `false` when the queue is stopped and empty.
     fn wait(&mut self, items: &mut Vec<Item<E, Caller>>) -> bool {
         loop {
+            let was_writing = self.writer.is_writing();
             items.extend(self.writer.written().map(Item::Input));
+            if was_writing && !self.writer.is_writing() {
+                // bug server.entries_wait_without_a_write: skip
+                self.inbox.queue.set_writing(false);
+            }
             if !self.inbox.queue.take(items) && items.is_empty() && !self.writer.is_writing() {
                 return false;
             }
@@ -117,6 +133,9 @@ impl<E: StorageEngine + 'static> CarryOut<E, Caller> for LoopThread<E> {
 
     fn append(&mut self, append: Append) {
         self.writer.write(append);
+        if self.writer.is_writing() {
+            self.inbox.queue.set_writing(true);
+        }
     }
 
     fn reply(&mut self, replies: Vec<(Caller, Reply)>) {
@@ -331,7 +350,7 @@ pub(super) fn maintain<E: StorageEngine>(
     engine: &E,
     running: &AtomicBool,
     wants_checkpoint: &AtomicBool,
-    inbox: &Inbox<E>,
+    inbox: &Arc<Inbox<E>>,
     counts: &Counts,
     space: &SpaceWatch,
     (clock, writers): (&dyn Clock, &SlowWriters),

@@ -14,7 +14,7 @@ use super::reads::is_live;
 use super::{Memory, TikvService, gets, reads, writes};
 use crate::memory::{RequestMemory, value_memory};
 use crate::observe::{Kind, Outcome};
-use crate::store::Caller;
+use crate::store::{Caller, Engine, Wake};
 use crate::stores::Stores;
 use bytes::Bytes;
 use std::time::Instant;
@@ -86,8 +86,12 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 }
 
 impl PutGroup {
-    /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block.
-    pub(super) fn propose(self, answer: impl FnOnce(Box<Proposed>, Reply) + Send + 'static) {
+    /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block. The
+    /// loop takes the entry once the result is dropped.
+    pub(super) fn propose(
+        self,
+        answer: impl FnOnce(Box<Proposed>, Reply) + Send + 'static,
+    ) -> Option<Wake<Engine>> {
         let Self { target, ids, command, memory, .. } = self;
         let (store, guard) = (target.store.clone(), Some(memory.clone()));
         let command = command.build().bytes().clone();
@@ -99,7 +103,7 @@ impl PutGroup {
             write,
             Caller::new(move |reply| answer(proposed, reply)),
             guard.map(|it| it as _),
-        );
+        )
     }
 }
 

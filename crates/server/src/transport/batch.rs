@@ -1,14 +1,17 @@
 //! Many messages in one write. Headers and small payloads are encoded into one buffer, large
-//! payloads stay where they are: the kernel gathers both.
+//! payloads stay where they are: the kernel gathers both. The messages share frames, where the other side
+//! reads such frames: one header and one checksum, and what they repeat is sent once.
 
 use super::closed::CloseReason;
 use super::frame::{self, FrameKind, HEADER_BYTES};
 use super::hello::Lane;
+use super::serve::SMALL_FRAME_BYTES_MAX;
 use bytes::Bytes;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 use std::time::Duration;
-use stele_replica::{PeerMessage, wire};
+use stele_replica::PeerMessage;
+use stele_replica::wire::{self, SentRoutes};
 use stele_types::checksum::Crc32c;
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
@@ -18,6 +21,8 @@ const COPIED_BYTES_MAX: usize = 2 << 10;
 /// Buffer bytes kept for the next batch.
 const BUFFER_KEPT_BYTES_MAX: usize = 1 << 20;
 const SLICES_MAX: usize = 64;
+/// Most bytes of a frame of several messages: a receiver needs no budget for it.
+const JOINED_BYTES_MAX: usize = SMALL_FRAME_BYTES_MAX;
 
 enum Part {
     Buffered(Range<usize>),
@@ -32,9 +37,32 @@ pub struct FrameBatch {
     payloads: Vec<Bytes>,
     bytes: usize,
     frames: usize,
+    joining: Option<Joining>,
+}
+
+/// State of a connection on which messages share frames.
+#[derive(Default)]
+struct Joining {
+    routes: SentRoutes,
+    /// Encoded body of a message.
+    body: Vec<u8>,
+    /// Frame that takes more messages.
+    open: Option<OpenFrame>,
+}
+
+struct OpenFrame {
+    start: usize,
+    body_bytes: usize,
+    messages: usize,
+    crc: Crc32c,
 }
 
 impl FrameBatch {
+    /// Creates the batch of a connection on which messages share frames.
+    pub fn joining() -> Self {
+        Self { joining: Some(Joining::default()), ..Self::default() }
+    }
+
     /// Removes all frames, keeps some of the memory.
     pub fn clear(&mut self) {
         self.buffer.clear();
@@ -52,8 +80,14 @@ impl FrameBatch {
         self.bytes
     }
 
-    /// Adds a message; false if it is larger than a frame of the lane.
+    /// Adds a message; false if it is larger than a frame of the lane. After the last one comes
+    /// [`FrameBatch::end`].
     pub fn add_message(&mut self, lane: Lane, message: &PeerMessage) -> bool {
+        if let Some(mut joining) = self.joining.take() {
+            let is_added = self.join(lane, message, &mut joining);
+            self.joining = Some(joining);
+            return is_added;
+        }
         let start = self.buffer.len();
         self.buffer.resize(start + HEADER_BYTES, 0);
         self.payloads.clear();
@@ -68,6 +102,58 @@ impl FrameBatch {
         let mut crc = Crc32c::new();
         crc.update(&self.buffer[body]);
         self.push_buffered(start);
+        self.push_payloads(&mut crc);
+        self.finish(start, FrameKind::Message, body_bytes, crc.finish());
+        true
+    }
+
+    /// Adds a message to the open frame, or to a new one if it has no room there.
+    fn join(&mut self, lane: Lane, message: &PeerMessage, joining: &mut Joining) -> bool {
+        joining.body.clear();
+        self.payloads.clear();
+        wire::encode_body(&message.body, &mut joining.body, &mut self.payloads);
+        let payload_bytes: usize = self.payloads.iter().map(Bytes::len).sum();
+        let bytes_max = wire::ROUTE_BYTES_MAX + joining.body.len() + payload_bytes;
+        if bytes_max > lane.frame_bytes_max() {
+            return false;
+        }
+        let has_room = |open: &OpenFrame| {
+            open.body_bytes + bytes_max <= JOINED_BYTES_MAX && open.messages < wire::JOINED_MAX
+        };
+        let mut open = match joining.open.take() {
+            Some(open) if has_room(&open) => open,
+            full => {
+                full.into_iter().for_each(|open| self.end_frame(open));
+                let start = self.buffer.len();
+                self.buffer.resize(start + HEADER_BYTES, 0);
+                self.push_buffered(start);
+                OpenFrame { start, body_bytes: 0, messages: 0, crc: Crc32c::new() }
+            }
+        };
+        let from = self.buffer.len();
+        joining.routes.put(message, &mut self.buffer);
+        self.buffer.extend_from_slice(&joining.body);
+        open.crc.update(&self.buffer[from..]);
+        open.messages += 1;
+        open.body_bytes += self.buffer.len() - from + payload_bytes;
+        self.push_buffered(from);
+        self.push_payloads(&mut open.crc);
+        joining.open = Some(open);
+        true
+    }
+
+    /// Ends the last frame: the batch is written next.
+    pub fn end(&mut self) {
+        let open = self.joining.as_mut().and_then(|joining| joining.open.take());
+        open.into_iter().for_each(|open| self.end_frame(open));
+    }
+
+    fn end_frame(&mut self, open: OpenFrame) {
+        self.finish(open.start, FrameKind::Messages, open.body_bytes, open.crc.finish());
+    }
+
+    /// Adds the payloads to the stream.
+    fn push_payloads(&mut self, crc: &mut Crc32c) {
         let mut payloads = std::mem::take(&mut self.payloads);
         for payload in payloads.drain(..) {
             crc.update(&payload);
@@ -80,8 +166,6 @@ impl FrameBatch {
             }
         }
         self.payloads = payloads;
-        self.finish(start, FrameKind::Message, body_bytes, crc.finish());
-        true
     }
 
     /// Adds the bytes appended to the buffer since `from` to the stream.

@@ -52,10 +52,12 @@ pub enum FrameKind {
     End = 10,
     /// The whole snapshot was received.
     Done = 11,
+    /// Messages of peers.
+    Messages = 12,
 }
 
 impl FrameKind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Welcome,
         Self::Refused,
@@ -67,6 +69,7 @@ impl FrameKind {
         Self::Chunk,
         Self::End,
         Self::Done,
+        Self::Messages,
     ];
 
     fn from_number(number: u8) -> Option<Self> {

@@ -30,13 +30,15 @@ use stele_types::{Boot, ClusterId, Lineage, StartId, StoreId, StoreRun, varint};
 
 /// First bytes that a node sends to another: no HTTP request begins with them.
 pub const MAGIC: [u8; 8] = *b"STELEPR1";
-/// Versions of the protocol that this build supports. They differ in snapshots only:
-/// [`super::snapshot_stream`].
-const VERSIONS: (u8, u8) = (1, 3);
+/// Versions of the protocol that this build supports. They differ in snapshots
+/// ([`super::snapshot_stream`]) and in frames of several messages.
+const VERSIONS: (u8, u8) = (1, 4);
 /// Version in which a snapshot that broke off goes on.
 pub const RESUMABLE: u8 = 2;
 /// Version in which the header of a snapshot has the merges that its region committed.
 const WITH_MERGES: u8 = 3;
+/// Version in which messages share frames.
+pub(super) const JOINED: u8 = 4;
 /// Longest hello, or reply to it, in bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 16 << 10;
 const STORES_MAX: u64 = 256;
@@ -540,7 +542,7 @@ mod tests {
         assert_eq!((alive(&[]), bytes), (Vec::new(), vec![1]), "as earlier versions do");
         assert_eq!(read_alive(&[]), Some(Vec::new()));
         assert_eq!(Welcome::decode(&[1]), Some(welcome(1, &[])));
-        assert_eq!(Welcome::decode(&[4]), None, "a version that was not offered");
+        assert_eq!(Welcome::decode(&[5]), None, "a version that was not offered");
         assert_eq!(read_alive(&[9]), None);
         assert_eq!(Welcome::decode(&[]), None);
     }
@@ -588,7 +590,7 @@ mod tests {
             rejection(&hello)
         };
         assert_eq!(other(|it| it.cluster = ClusterId(8)), Some(RejectReason::OtherCluster));
-        assert_eq!(other(|it| it.versions = (4, 5)), Some(RejectReason::OtherVersion));
+        assert_eq!(other(|it| it.versions = (5, 6)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.versions = (0, 0)), Some(RejectReason::OtherVersion));
         assert_eq!(other(|it| it.wanted = vec![StoreId(6)]), Some(RejectReason::StoreElsewhere));
         assert_eq!(other(|it| it.wanted.push(StoreId(6))), None, "a lost store beside the new one");
@@ -599,7 +601,7 @@ mod tests {
 
     #[test]
     fn two_nodes_speak_the_newest_version_that_both_support() {
-        for (versions, expected) in [((1, 1), 1), ((1, 2), 2), ((2, 4), 3), ((0, 9), 3)] {
+        for (versions, expected) in [((1, 1), 1), ((1, 2), 2), ((2, 5), 4), ((0, 9), 4)] {
             let hello = Hello { versions, ..sample() };
             assert_eq!((rejection(&hello), hello.version()), (None, expected), "{versions:?}");
         }

@@ -66,10 +66,13 @@ async fn once(
     let _connected = shared.runs.connect(heard);
     node.connected(lane, (welcome.gone, refused), shared);
     let link = node.link(lane);
+    let reads_joined = welcome.version >= hello::JOINED;
+    // bug server.joined_to_earlier_versions: let reads_joined = true;
+    let batch = if reads_joined { FrameBatch::joining() } else { FrameBatch::default() };
     let ended = tokio::select! {
         () = node.ended() => return CloseReason::Ended,
         ended = read_keepalives(shared, node, lane, &mut reader) => ended,
-        ended = write_messages(shared, node, link, lane, &mut writer) => ended,
+        ended = write_messages(shared, node, (link, lane), batch, &mut writer) => ended,
     };
     ended.err().unwrap_or(CloseReason::Ended)
 }
@@ -119,13 +122,12 @@ async fn read_keepalives(
 async fn write_messages(
     shared: &Shared,
     node: &RemoteNode,
-    link: &Link,
-    lane: Lane,
+    (link, lane): (&Link, Lane),
+    mut batch: FrameBatch,
     writer: &mut OwnedWriteHalf,
 ) -> Result<(), CloseReason> {
     let (options, stats) = (&shared.options, &shared.stats);
     let alive = frame::whole(FrameKind::Alive, b"");
-    let mut batch = FrameBatch::default();
     let (mut messages, mut written_bytes) = (Vec::new(), 0);
     loop {
         written_bytes = link.queue.take(written_bytes, options.batch_bytes_max, &mut messages);
@@ -144,6 +146,7 @@ async fn write_messages(
                 false => Stats::add(&stats.dropped_large, 1),
             }
         }
+        batch.end();
         let frames = batch.frames();
         let calls = batch.write(writer, options.stall_max).await?;
         Stats::add(&stats.lane(lane).frames_sent, frames);

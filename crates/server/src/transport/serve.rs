@@ -9,7 +9,8 @@ use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
 use super::{BoxFuture, snapshot_stream};
 use std::sync::Arc;
 use stele_node::members::RunStanding;
-use stele_replica::{PeerMessage, wire};
+use stele_replica::PeerMessage;
+use stele_replica::wire::{self, ReceivedRoutes};
 use stele_types::{StoreId, StoreRun};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -18,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Larger frames need a receive budget; smaller ones lie in blocks that a connection has anyway.
-const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
+pub(super) const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
 pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
     let name = match stream.peer_addr() {
@@ -200,9 +201,9 @@ async fn messages(
     let mut silent_ticks = 0;
     let (frames, stream) = reader.parts();
     let mut room = Room::new(shared);
-    let mut messages = Vec::new();
+    let (mut routes, mut messages) = (ReceivedRoutes::default(), Vec::new());
     loop {
-        let ended = take_messages(shared, hello, frames, &mut messages);
+        let ended = take_messages(shared, hello, (frames, &mut routes), &mut messages);
         if !messages.is_empty() {
             deliver(shared, heard, &mut messages)?;
             room.release();
@@ -311,31 +312,36 @@ fn ticks(shared: &Shared) -> u32 {
 fn take_messages(
     shared: &Shared,
     hello: &Hello,
-    frames: &mut Frames,
+    (frames, routes): (&mut Frames, &mut ReceivedRoutes),
     messages: &mut Vec<(PeerMessage, u64)>,
 ) -> Result<(), CloseReason> {
     let lane = shared.stats.lane(hello.lane);
     while let Some(frame) = frames.take()? {
-        match frame.kind {
+        let before = messages.len();
+        let mut take = |message: PeerMessage| {
+            let bytes = message_bytes(&message);
+            messages.push((message, bytes));
+        };
+        let decoded = match frame.kind {
             FrameKind::Alive => continue,
-            FrameKind::Message => {}
+            FrameKind::Message => wire::decode(frame.body.clone()).map(take),
+            FrameKind::Messages => wire::decode_joined(&frame.body, routes, &mut take),
             _ => {
                 return Err(CloseReason::Malformed(
                     "a frame of this kind does not belong on this connection",
                 ));
             }
-        }
+        };
         Stats::add(&lane.frames_received, 1);
         Stats::add(&lane.bytes_received, frame.body.len());
-        let message = wire::decode(frame.body).map_err(CloseReason::Unreadable)?;
         // Invariant: a connection carries only messages of the stores in its hello.
-        let known = hello.from.contains(&message.from_store);
+        let is_known = |(message, _): &(PeerMessage, u64)| hello.from.contains(&message.from_store);
         // bug server.any_sender: never
-        if !known {
+        if !messages.iter().skip(before).all(is_known) {
+            messages.truncate(before);
             return Err(CloseReason::Malformed("the sending store is not in the hello"));
         }
-        let bytes = message_bytes(&message);
-        messages.push((message, bytes));
+        decoded.map_err(CloseReason::Unreadable)?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Messages between correct nodes, on correct and faulty networks.
 
 use super::super::TransportOptions;
-use super::super::hello::Lane;
+use super::super::frame::{self, Frame, FrameKind, Frames};
+use super::super::hello::{Hello, Lane, MAGIC, Welcome};
 use super::common::{
     Book, TIMES, TestNode, append, heartbeat, index_of, message, options, start_of, until,
     until_heard,
@@ -9,8 +10,11 @@ use super::common::{
 use super::network::{Proxy, Weather};
 use std::sync::Arc;
 use std::time::Duration;
+use stele_replica::wire::{self, ReceivedRoutes};
 use stele_replica::{LeaseTimes, RaftKind};
 use stele_types::StoreId;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::test]
 async fn messages_of_all_sizes_arrive_whole_and_in_order() {
@@ -40,6 +44,61 @@ async fn messages_of_all_sizes_arrive_whole_and_in_order() {
     assert_eq!(a.seen.last_reported(3), Some("reachable"));
     assert_eq!(a.counter("connections_out"), 2, "one for each lane, not for each store");
     assert!(a.counter("writes") < sent.len() as u64, "many messages share a write");
+}
+
+/// Receives as a node of `version`. Returns the kinds of the frames in which `count` messages came.
+async fn kinds_sent_to(version: u8, count: u64) -> Vec<FrameKind> {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let book = Arc::new(Book::default());
+    let a = TestNode::start(&book, &[1]).await;
+    book.set(2, &listener.local_addr().unwrap().to_string());
+    let send = || a.transport.send((0..count).map(|index| append(1, 2, index, 100)).collect());
+    send();
+    let (mut held, mut kinds) = (Vec::new(), Vec::new());
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let (mut frames, mut routes) = (Frames::new(1 << 20), ReceivedRoutes::default());
+        stream.read_exact(&mut [0; MAGIC.len()]).await.unwrap();
+        let hello = next(&mut frames, &mut stream).await;
+        let lane = Hello::decode(&hello.body).unwrap().lane;
+        let welcome = Welcome { version, ..Welcome::default() }.encode();
+        stream.write_all(&frame::whole(FrameKind::Welcome, &welcome)).await.unwrap();
+        if lane != Lane::Data {
+            held.push(stream);
+            continue;
+        }
+        send();
+        let mut messages = 0;
+        while messages < count {
+            let frame = next(&mut frames, &mut stream).await;
+            match frame.kind {
+                FrameKind::Alive => continue,
+                FrameKind::Message => messages += 1,
+                _ => wire::decode_joined(&frame.body, &mut routes, |_| messages += 1).unwrap(),
+            }
+            kinds.push(frame.kind);
+        }
+        return kinds;
+    }
+}
+
+async fn next(frames: &mut Frames, stream: &mut TcpStream) -> Frame {
+    loop {
+        if let Some(frame) = frames.take().unwrap() {
+            return frame;
+        }
+        let read = stream.read_buf(frames.room());
+        let bytes = tokio::time::timeout(Duration::from_secs(10), read).await;
+        assert_ne!(bytes.expect("no frame arrives").unwrap(), 0, "the connection ended");
+    }
+}
+
+#[tokio::test]
+async fn messages_share_frames_unless_the_other_node_is_of_an_earlier_version() {
+    let kinds = kinds_sent_to(4, 50).await;
+    assert!(kinds.len() < 50 && kinds.iter().all(|it| *it == FrameKind::Messages), "{kinds:?}");
+    let kinds = kinds_sent_to(3, 50).await;
+    assert!(kinds.len() >= 50 && kinds.iter().all(|it| *it == FrameKind::Message), "{kinds:?}");
 }
 
 // Catalogue: 8.
