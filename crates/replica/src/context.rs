@@ -14,7 +14,7 @@ use crate::stages::StageTimes;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use stele_storage::{Space, StorageEngine};
+use stele_storage::{RegionEntries, Space, StorageEngine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term, TickMillis};
 
 pub(crate) struct Context<E: StorageEngine> {
@@ -26,6 +26,8 @@ pub(crate) struct Context<E: StorageEngine> {
     pub space: Space,
     pub out: Outputs<E>,
     pub batches: GroupCommit,
+    /// Entries that the pass under way applies at its end, of each region at most once.
+    pub runs: Vec<RegionEntries>,
     pub journal: Journal,
     pub readers: Arc<ReadGate>,
     pub times: Arc<StageTimes>,
@@ -97,6 +99,7 @@ impl<E: StorageEngine> Context<E> {
             now,
             out: Outputs::default(),
             batches: GroupCommit::default(),
+            runs: Vec::new(),
             journal: Journal::default(),
             readers: Arc::new(ReadGate::default()),
             times: Arc::default(),

@@ -31,7 +31,7 @@ pub(crate) struct ReadyInBatch {
 /// | 7 one write and one sync | `StorageEngine::append` | loop, or a thread beside it |
 /// | 8 the batch is persisted: held messages leave | `Input::Appended`, [`GroupCommit::finish`], `Replica::ready_durable` | loop, start of `poll` |
 /// | 9 a quorum commits | `RaftGroup::note_durable` for this disk, `RaftGroup::step` for the others | loop |
-/// | 10 committed entries that are durable here are applied in order | `Replica::apply_committed`, `StorageEngine::apply` | loop, in `poll` |
+/// | 10 committed entries that are durable here are applied in order, all regions together | `Replica::apply_committed`, `StorageEngine::apply_all` | loop, in `poll` |
 /// | 11 committed entries are visible, and the client is answered | `Replica::publish`, `Replica::answer_committed`, `Outputs::replies` | loop; the owner sends |
 ///
 /// What may overlap: step 7 of one batch, on this store and on the followers, with steps 1 to 5 and

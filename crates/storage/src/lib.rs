@@ -17,7 +17,8 @@ pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
 };
 pub use state_machine::{
-    EngineStats, LostValue, Maintained, RangeSize, Repair, Snapshots, StateMachine, check_ranges,
+    EngineStats, LostValue, Maintained, RangeSize, RegionEntries, Repair, Snapshots, StateMachine,
+    check_ranges,
 };
 pub use view::{
     Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Order, Pages, Pair, PairMeta,

@@ -29,6 +29,15 @@ pub struct Maintained {
     pub scrubbed_bytes: u64,
 }
 
+/// Committed entries of one region, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionEntries {
+    /// The region.
+    pub region: RegionId,
+    /// Its next entries to apply.
+    pub entries: Vec<CommittedEntry>,
+}
+
 /// State machine of one store. Statistics, sizes and views may be used from any thread.
 ///
 /// Opening applies what is persisted, committed by the persisted hard state and not checkpointed.
@@ -41,6 +50,12 @@ pub trait StateMachine: Send + Sync {
     /// Applies committed entries of one region in order. Fails with `Invalid` when one is not the
     /// next entry or not persisted here. The effects are visible on return.
     fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()>;
+
+    /// Applies entries of several regions, each region once, as [`StateMachine::apply`] does for each. After
+    /// a failure some of them may be applied.
+    fn apply_all(&self, runs: &[RegionEntries]) -> Result<()> {
+        runs.iter().try_for_each(|run| self.apply(run.region, &run.entries))
+    }
 
     /// Returns a consistent view of everything applied.
     fn view(&self) -> Result<Self::View>;

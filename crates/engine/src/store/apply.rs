@@ -109,36 +109,41 @@ impl ApplyState {
         Checkpoint { replay_from, applied: self.applied.clone() }
     }
 
-    /// Applies the next entries of `region`; returns the bytes of their keys and values. Applies none
-    /// of them when one is malformed. The memtable may exceed its bound by the entries of one call.
+    /// Applies the next entries of some regions, each region once; returns the bytes of their keys and
+    /// values. Applies none of them when one is malformed. The memtable may exceed its bound by the entries
+    /// of one call.
     pub(crate) fn apply(
         &mut self,
         shared: &Shared,
-        region: RegionId,
-        entries: &[CommittedEntry],
+        runs: &[(RegionId, &[CommittedEntry])],
     ) -> Result<u64> {
-        self.check_next(region, entries)?;
-        // Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
-        // are not durable. The log knows only positions of durable entries. An unapplied entry keeps
-        // its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
-        // Test: `the_store_keeps_every_law_of_a_storage_engine`.
-        let found = shared.log.positions(region, entries);
-        // bug engine.apply_unpersisted: let found = found.or(Ok(vec![shared.log.head(); entries.len()]));
-        let positions = found?;
-        let command = |entry: &CommittedEntry| {
-            entry.is_command.then(|| Command::parse(entry.payload.clone())).transpose()
-        };
-        let commands = entries.iter().map(command).collect::<Result<Vec<_>>>()?;
+        let mut parsed = Vec::with_capacity(runs.iter().map(|(_, entries)| entries.len()).sum());
+        for (region, entries) in runs {
+            self.check_next(*region, entries)?;
+            // Invariant: applied ≤ persisted on this store, because the index must not refer to bytes that
+            // are not durable. The log knows only positions of durable entries. An unapplied entry keeps
+            // its position until it is applied: [`Shared::reappend`] moves only checkpointed ones.
+            // Test: `the_store_keeps_every_law_of_a_storage_engine`.
+            let found = shared.log.positions(*region, entries);
+            // bug engine.apply_unpersisted: let found = found.or(Ok(vec![shared.log.head(); entries.len()]));
+            for (entry, at) in entries.iter().zip(found?) {
+                if entry.is_command {
+                    parsed.push((Command::parse(entry.payload.clone())?, at));
+                }
+            }
+        }
         let mut user_bytes = 0;
-        let mut writes = Vec::with_capacity(WRITES_MAX.min(entries.len()));
-        for (command, at) in commands.iter().zip(positions) {
-            for op in command.iter().flat_map(Command::ops) {
-                user_bytes += self.apply_op(shared, &op, at, &mut writes);
+        let mut writes = Vec::with_capacity(WRITES_MAX.min(parsed.len()));
+        for (command, at) in &parsed {
+            for op in command.ops() {
+                user_bytes += self.apply_op(shared, &op, *at, &mut writes);
             }
         }
         write_pending(shared, &mut writes);
-        if let Some(last) = entries.last() {
-            self.finish_entry(region, last.index, last.term);
+        for (region, entries) in runs {
+            if let Some(last) = entries.last() {
+                self.finish_entry(*region, last.index, last.term);
+            }
         }
         shared.index.publish(self.seq);
         self.freeze_when_due(shared)?;

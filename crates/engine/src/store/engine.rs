@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use stele_gc::Pressure;
 use stele_index::Checkpoint;
 use stele_storage::{
-    EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, Repair, Snapshots,
-    Space, StateMachine,
+    EngineStats, LogStore, LostValue, Maintained, Pair, Progress, RangeSize, RegionEntries, Repair,
+    Snapshots, Space, StateMachine,
 };
 use stele_types::{
     Cause, CommittedEntry, Error, KeyRange, LogBatch, LogIndex, Mark, Record, RegionId, Result,
@@ -76,14 +76,25 @@ impl LogStore for Store {
     }
 }
 
+impl Store {
+    fn apply_runs(&self, runs: &[(RegionId, &[CommittedEntry])]) -> Result<()> {
+        let bytes = self.shared.apply.lock().apply(&self.shared, runs)?;
+        self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.gc.note_user_bytes(bytes);
+        Ok(())
+    }
+}
+
 impl StateMachine for Store {
     type View = View;
 
     fn apply(&self, region: RegionId, entries: &[CommittedEntry]) -> Result<()> {
-        let bytes = self.shared.apply.lock().apply(&self.shared, region, entries)?;
-        self.shared.user_bytes.fetch_add(bytes, Ordering::Relaxed);
-        self.gc.note_user_bytes(bytes);
-        Ok(())
+        self.apply_runs(&[(region, entries)])
+    }
+
+    fn apply_all(&self, runs: &[RegionEntries]) -> Result<()> {
+        let runs: Vec<_> = runs.iter().map(|run| (run.region, &run.entries[..])).collect();
+        self.apply_runs(&runs)
     }
 
     fn view(&self) -> Result<View> {

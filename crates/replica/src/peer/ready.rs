@@ -14,23 +14,24 @@ use stele_types::{EntryRecord, HardState, Record, Result};
 const READIES_MAX: usize = 8;
 
 impl<E: StorageEngine> Replica<E> {
-    /// Proposes, replicates, applies and replies until nothing is left to do without the disk.
-    /// Returns whether work remains.
+    /// Proposes, replicates and replies until nothing is left to do without the disk. What can be applied
+    /// is added to [`Context::runs`]: after it [`Replica::run_applied`] replies and publishes. Returns
+    /// whether work remains.
     pub(crate) fn work(&mut self, ctx: &mut Context<E>) -> Result<bool> {
         self.election.start_vote_hold(ctx.now.monotonic_nanos);
         // Entries that waited for another region.
-        self.apply_committed(ctx)?;
+        let mut waits = self.apply_committed(ctx)?;
         self.apply_range_repairs(ctx)?;
         for _ in 0..READIES_MAX {
             self.observe(ctx);
             let has_more = self.propose_waiting(ctx)?;
             self.confirm_reads(ctx);
             let Some(ready) = self.group.take_ready() else {
-                let begins_to_serve = self.publish(ctx);
-                return Ok(begins_to_serve || has_more);
+                let begins_to_serve = !self.has_run(ctx) && self.publish(ctx);
+                return Ok(begins_to_serve || has_more || waits);
             };
             self.handle_ready(ctx, ready);
-            self.apply_committed(ctx)?;
+            waits = self.apply_committed(ctx)?;
             self.step_down_if_no_voter();
             if let Some(failure) = self.log().take_failure() {
                 return Err(failure);
@@ -38,7 +39,9 @@ impl<E: StorageEngine> Replica<E> {
         }
         self.observe(ctx);
         self.confirm_reads(ctx);
-        self.publish(ctx);
+        if !self.has_run(ctx) {
+            self.publish(ctx);
+        }
         Ok(true)
     }
 

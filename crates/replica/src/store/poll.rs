@@ -10,7 +10,7 @@ use crate::output::{Outputs, Ticket};
 use crate::peer::Replica;
 use std::collections::BTreeSet;
 use std::ops::Bound::{self, Excluded, Unbounded};
-use stele_storage::StorageEngine;
+use stele_storage::{RegionEntries, StorageEngine};
 use stele_types::{Error, Mark, Record, RegionId, Result};
 
 /// Regions for which an empty list keeps memory.
@@ -99,6 +99,7 @@ impl<E: StorageEngine> RaftStore<E> {
         Ok(std::mem::take(&mut self.ctx.out))
     }
 
+    /// Makes a pass over the dirty regions. What all of them can apply is applied at its end, together.
     fn work(&mut self) -> Result<()> {
         let dirty = self.dirty.take();
         for region in &dirty {
@@ -109,6 +110,16 @@ impl<E: StorageEngine> RaftStore<E> {
             }
         }
         self.dirty.reuse(dirty);
+        let runs = std::mem::take(&mut self.ctx.runs);
+        if !runs.is_empty() {
+            self.ctx.engine.apply_all(&runs)?;
+        }
+        for RegionEntries { region, entries } in runs {
+            let Some(replica) = self.replicas.get_mut(&region) else { continue };
+            if replica.run_applied(&mut self.ctx, &entries) {
+                self.dirty.insert(region);
+            }
+        }
         Ok(())
     }
 

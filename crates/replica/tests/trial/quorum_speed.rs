@@ -237,6 +237,28 @@ fn a_window_ends_before_an_administrative_entry_which_is_answered_when_it_is_app
 }
 
 #[test]
+fn an_entry_that_changes_the_region_is_applied_after_the_writes_before_it() {
+    let mut trial = with_slow_leader(|_| {});
+    let writes = ["a", "z"].map(|key| trial.write(1, put(key, "1")));
+    let new =
+        NewRegion { region: RegionId(77), peers: vec![PeerId(201), PeerId(202), PeerId(203)] };
+    let keys = vec![Bytes::from_static(b"m")];
+    let split = trial.admin(1, DATA, Admin::Split { keys, new_ids: vec![new] });
+    trial.settle();
+    let last = trial.write(1, put("b", "2"));
+    // The disk holds all of them at once.
+    trial.store(1).stalled = false;
+    trial.ticks(3);
+    assert!(writes.iter().all(|write| trial.is_written(*write)));
+    assert!(matches!(trial.reply(split), Some(Reply::Done(Done::Admin { .. }))));
+    assert!(trial.reply(last).is_some());
+    for (key, found) in [("a", "1"), ("z", "1")] {
+        assert_eq!(trial.value(1, key).as_deref(), Some(found));
+        assert_eq!(trial.value(2, key).as_deref(), Some(found));
+    }
+}
+
+#[test]
 fn a_new_leader_serves_when_others_have_its_first_entry() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
