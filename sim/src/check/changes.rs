@@ -19,6 +19,8 @@ pub(crate) struct Changes {
     /// snapshot's version. Several snapshots of a region may wait at once, and each is installed.
     installing: BTreeMap<(u64, RegionId), BTreeSet<(u64, u64)>>,
     gone: BTreeSet<RegionId>,
+    /// Last change of members that was ordered of each region: its result, with the epoch before it.
+    ordered: BTreeMap<RegionId, Region>,
 }
 
 fn key(epoch: RegionEpoch) -> (u64, u64) {
@@ -31,6 +33,20 @@ impl Changes {
         let versions = self.known.entry(region.id).or_default();
         versions.entry(key(region.epoch)).or_insert_with(|| region.clone());
         self.latest.insert((slot, region.id), region.clone())
+    }
+
+    /// Records the members after a change that was ordered, with the epoch before it.
+    pub(crate) fn note_ordered(&mut self, after: Region) {
+        self.ordered.insert(after.id, after);
+    }
+
+    /// Returns the results of changes that were ordered and may be in logs: of these regions, each in its
+    /// newest version, none has made its change.
+    pub(crate) fn under_way(&self, newest: &BTreeMap<RegionId, Region>) -> Vec<Region> {
+        let may_follow = |after: &&Region| {
+            newest.get(&after.id).is_some_and(|now| key(now.epoch) == key(after.epoch))
+        };
+        self.ordered.values().filter(may_follow).cloned().collect()
     }
 
     pub(crate) fn snapshot_received(&mut self, slot: u64, region: &Region) {

@@ -61,7 +61,8 @@ impl World {
     /// settle.
     ///
     /// Invariant: a loss is counted by the newest configuration that a remaining store has, also one that
-    /// is stopped. Configurations change between the damage and its discovery.
+    /// is stopped, and by one that was ordered before it and may be committed after it. Configurations change
+    /// between the damage and its discovery.
     pub(crate) fn spend(&mut self, number: u64) {
         self.lost_at = Some(self.now);
         let reports = self.reports_by_region();
@@ -73,6 +74,7 @@ impl World {
         // State known only to this store is lost with it.
         let mut regions = changes.newest(|other| other == number || remains(other));
         regions.extend(changes.newest(remains));
+        let under_way = changes.under_way(&regions);
         let serving = self.serving();
         let is_lost = |region: &Region, peer: &Peer| {
             let home = self.homes.get(&peer.store).copied();
@@ -81,20 +83,22 @@ impl World {
             let has = here.is_some_and(|it| it.iter().any(|(_, it)| it.peer.id == peer.id));
             home.is_none() || home == Some(number) || runs && !has
         };
-        let is_stuck = regions.values().any(|it| loses_quorum(it, |peer| is_lost(it, peer)));
+        let mut all = regions.values().chain(&under_way);
+        let is_stuck = all.any(|it| loses_quorum(it, |peer| is_lost(it, peer)));
         self.counts.overspent += u64::from(is_stuck);
     }
 
-    /// Counts a change of members that leaves a region no quorum beside a loss that its leader cannot have
-    /// noticed. One full store and one lost store at the same moment are more than three voters tolerate.
+    /// Records a change of members that is ordered. Counts it if it leaves a region no quorum beside a loss
+    /// that its leader cannot have noticed. One full store and one lost store at the same moment are more than three voters tolerate.
     pub(crate) fn spend_change(&mut self, region: &Region, changes: &[PeerChange]) {
-        if self.lost_at.is_none_or(|at| self.now > at + UNNOTICED_NANOS) {
-            return;
-        }
         let mut after = region.clone();
         for change in changes {
             after.peers.retain(|peer| peer.id != change.peer.id);
             after.peers.extend((change.kind == ChangeKind::Add).then_some(change.peer));
+        }
+        self.checks.changes.note_ordered(after.clone());
+        if self.lost_at.is_none_or(|at| self.now > at + UNNOTICED_NANOS) {
+            return;
         }
         let is_stuck = loses_quorum(&after, |peer| !self.homes.contains_key(&peer.store));
         self.counts.overspent += u64::from(is_stuck);
@@ -188,6 +192,30 @@ mod tests {
         assert_eq!(overspent([Learner, Voter, Voter]), 1);
         assert_eq!(overspent([Voter, Learner, Voter]), 0);
         assert_eq!(overspent([DemotingVoter, Voter, Voter]), 1);
+    }
+
+    #[test]
+    fn a_lost_disk_is_counted_by_a_change_that_was_ordered_before_and_may_be_committed_after() {
+        let loses = |epoch_moves: bool| {
+            let mut plan = Plan::draw(1, Mode::Safety);
+            (plan.nodes, plan.stores_per_node) = (3, 2);
+            let mut world = World::new(plan, Trace::new(false, false));
+            (1..=3).for_each(|node| world.stop_node(node, Stop::Power));
+            world.checks.changes = Default::default();
+            let peer = |number, role| Peer { id: PeerId(number), store: StoreId(number), role };
+            let peers = [1, 4, 6].map(|number| peer(number, PeerRole::Voter)).to_vec();
+            let mut region = Region { id: RegionId(2), peers, ..Region::default() };
+            world.homes = [1, 4, 6].map(|number| (StoreId(number), number)).into();
+            let demoted = [PeerChange { kind: ChangeKind::Add, peer: peer(6, PeerRole::Learner) }];
+            world.spend_change(&region, &demoted);
+            region.epoch.conf_version += u64::from(epoch_moves);
+            world.checks.changes.note(1, &region);
+            world.checks.changes.note(4, &region);
+            world.spend(4);
+            world.counts.overspent
+        };
+        assert_eq!(loses(false), 1, "one voter of two is left");
+        assert_eq!(loses(true), 0, "the change did not follow this version");
     }
 
     #[test]
