@@ -152,11 +152,11 @@ impl<E: StorageEngine, A> Queue<E, A> {
     fn add(&self, state: &mut State<E, A>, item: Item<E, A>) -> bool {
         let is_writing = state.is_writing;
         // bug replica.entries_wake_no_loop: let is_writing = true;
-        let wakes = !state.is_woken && !(is_writing && item.waits_for_write());
-        state.is_woken |= wakes;
+        let needs_no_wake = state.is_woken || is_writing && item.waits_for_write();
+        state.is_woken |= !needs_no_wake;
         state.items.push(item);
         self.is_due.store(true, Relaxed);
-        wakes
+        !needs_no_wake
     }
 
     /// Queues a request and gives it its id. Returns whether the loop must be woken. Keeps `memory` until
