@@ -325,7 +325,7 @@ mod tests {
         assert_eq!(items.len(), 4);
         assert_eq!(entries(), Some(false));
         assert_eq!(queue.submit(write(1), 2, None), Ok(true));
-        // The write ended, and nothing came meanwhile.
+        // The write ended.
         queue.set_writing(false);
         queue.take(&mut items);
         assert_eq!((entries(), entries()), (Some(true), Some(false)));
