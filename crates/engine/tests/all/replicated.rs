@@ -11,6 +11,7 @@ use stele_engine::{
     Snapshots, StateMachine, Store,
 };
 use stele_simulated_disk::{Fault, SimOptions, SimVfs};
+use stele_storage::RegionEntries;
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record,
     RegionId, Term,
@@ -136,6 +137,33 @@ fn an_apply_with_a_malformed_command_changes_nothing() {
     assert!(matches!(store.apply(region.id, &entries), Err(Error::Invalid(_))));
     assert_eq!(pairs(&store, KeyRange::all())[0].value[..], b"applied"[..]);
     assert_eq!(store.progress(region.id).unwrap().applied, LogIndex(1));
+}
+
+#[test]
+fn entries_of_several_regions_are_applied_in_one_call_or_none_of_them_is() {
+    let store = open(&SimVfs::default(), tiny());
+    let run = |id, key: &str| {
+        let mut command = CommandBuilder::new();
+        command.put(key.as_bytes(), b"applied", 0).unwrap();
+        let (index, term, payload) = (LogIndex(1), Term(1), command.build().bytes().clone());
+        let entries = vec![CommittedEntry { index, term, is_command: true, payload }];
+        RegionEntries { region: RegionId(id), entries }
+    };
+    let mut runs = [run(1, "a"), run(2, "b")];
+    let records = runs.iter().map(|RegionEntries { region, entries }| {
+        let CommittedEntry { index, term, is_command, payload } = entries[0].clone();
+        Record::Entry(EntryRecord { region: *region, term, index, is_command, payload })
+    });
+    store.append(&LogBatch { records: records.collect() }).unwrap();
+    let sound =
+        std::mem::replace(&mut runs[1].entries[0].payload, Bytes::from_static(b"\xff malformed"));
+    assert!(matches!(store.apply_all(&runs), Err(Error::Invalid(_))));
+    assert_eq!(pairs(&store, KeyRange::all()).len(), 0);
+    runs[1].entries[0].payload = sound;
+    store.apply_all(&runs).unwrap();
+    assert_eq!(pairs(&store, KeyRange::all()).len(), 2);
+    let applied = [1, 2].map(|id| store.progress(RegionId(id)).unwrap().applied);
+    assert_eq!(applied, [LogIndex(1); 2]);
 }
 
 #[test]
