@@ -24,6 +24,7 @@ const CLI: &str = "crates/cli/";
 const SERVER: &str = "crates/server/";
 const CLIENT: &str = "crates/client/";
 const LOAD: &str = "crates/load/";
+const TLS: &str = "crates/tls/";
 const EVENTFD: &str = "crates/eventfd/";
 /// Writes generated code; it is no part of the product.
 const PROTO_BUILD: &str = "crates/proto/build.rs";
@@ -48,8 +49,8 @@ const REPLICA: &str =
 const BANS: [Ban; 20] = [
     ban(&["tokio"], true, &[CLI, SERVER, CLIENT, LOAD], ASYNC),
     ban(&["async_std"], true, &[], ASYNC),
-    ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, PROTO_BUILD], FILES),
-    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD], FILES),
+    ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, TLS, PROTO_BUILD], FILES),
+    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, TLS], FILES),
     ban(&["rustix"], true, &["crates/vfs/", EVENTFD, CLI, SERVER, CLIENT, LOAD], FILES),
     ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
     ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
