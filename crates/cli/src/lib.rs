@@ -13,6 +13,7 @@
 mod args;
 mod attributes;
 mod bench;
+mod cert;
 mod commands;
 mod ctl;
 mod descriptors;
@@ -93,6 +94,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Server(args) => server::run(args),
         Command::Playground(args) => playground::run(args),
         Command::Ctl(args) => ctl::run(args),
+        Command::Cert(args) => cert::run(args),
         Command::Put(args) => commands::put(args),
         Command::Get(args) => commands::get(args),
         Command::Exist(args) => commands::exist(args),

@@ -126,8 +126,14 @@ impl Authority {
     /// Fails if a file cannot be used, or the authority is not valid at `now`.
     pub fn open(dir: &Path, now: UnixTime) -> Result<Self, TlsError> {
         let (path, key_path) = paths(dir, AUTHORITY_STEM);
-        let content = files::read(&path)?;
-        let key = files::key(&key_path, &files::read(&key_path)?.bytes)?;
+        let read = |path: &Path| match files::read(path) {
+            Err(TlsError::Read { path, source }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(TlsError::NoAuthority { path })
+            }
+            read => read,
+        };
+        let content = read(&path)?;
+        let key = files::key(&key_path, &read(&key_path)?.bytes)?;
         let unusable = |detail: String| TlsError::Content {
             path: key_path.clone(),
             wanted: "key",

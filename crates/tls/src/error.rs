@@ -106,6 +106,12 @@ pub enum TlsError {
         /// The reason.
         source: IdentityError,
     },
+    /// A directory holds no authority.
+    #[error("{} does not exist; create an authority with `stele cert ca`, or name its directory with `--dir`", .path.display())]
+    NoAuthority {
+        /// File of its certificate or its key.
+        path: PathBuf,
+    },
     /// A file that would be created exists.
     #[error("{} exists, and nothing is ever overwritten; move it away, or name another directory with `--dir`", .path.display())]
     Exists {
@@ -137,8 +143,6 @@ impl From<TlsError> for stele_types::Error {
     fn from(error: TlsError) -> Self {
         match error {
             TlsError::Request(detail) => Self::Invalid(detail),
-            TlsError::Read { path, source } => Self::io("read", path, source),
-            TlsError::Write { path, source } => Self::io("write", path, source),
             error => Self::Refused(error.to_string()),
         }
     }

@@ -10,6 +10,7 @@ mod proto;
 mod records;
 mod replication;
 mod text;
+mod tls;
 
 use crate::{Bound, Target};
 
@@ -57,4 +58,5 @@ pub const ALL: &[Target] = &[
     text::CONFIG,
     text::MEMBERS,
     text::JSON_LINE,
+    tls::CERTIFICATE,
 ];

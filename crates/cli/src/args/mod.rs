@@ -1,8 +1,10 @@
 //! The command line: its commands and their arguments.
 
+mod cert;
 mod ctl;
 mod server;
 
+pub(crate) use cert::{Cert, CertCommand};
 pub(crate) use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions, Remove};
 pub(crate) use server::Server;
 
@@ -38,6 +40,8 @@ pub(crate) enum Command {
     Playground(Playground),
     /// Show and change the state of a cluster
     Ctl(Ctl),
+    /// Create certificates for TLS: an authority, and the nodes and clients that it signs
+    Cert(Cert),
     /// Set a key; the value is durable when the command returns
     Put(Put),
     /// Print the value of a key

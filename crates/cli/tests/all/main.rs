@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bench;
+mod cert;
 mod cluster;
 mod common;
 #[path = "../../../client/tests/fake/mod.rs"]

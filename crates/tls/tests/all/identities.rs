@@ -42,7 +42,10 @@ fn a_node_is_named_by_its_uri_and_a_client_by_its_dns_name_or_else_its_common_na
     assert_eq!(of(&[of_node, uri("spiffe://trust/service")], &[]), Ok(node));
     let client = |name: &str| Ok(Identity::Client(ClientName::new(name).unwrap()));
     assert_eq!(of(&[dns("a.test"), dns("b.test")], &["x"]), client("a.test"));
-    assert_eq!(of(&[uri("https://a.test/stele://prod/node/n1")], &["Jo Day"]), client("Jo Day"));
+    assert_eq!(
+        of(&[uri("https://example.com/stele://prod/node/n1")], &["Jo Day"]),
+        client("Jo Day")
+    );
     assert_eq!(of(&[], &["x"]), client("x"));
 }
 
@@ -80,7 +83,7 @@ fn a_malformed_or_second_stele_uri_is_refused_and_never_a_client() {
 #[test]
 fn a_certificate_without_one_usable_name_is_refused() {
     assert_eq!(of(&[], &[]), Err(IdentityError::Nameless));
-    assert_eq!(of(&[uri("https://a.test")], &[]), Err(IdentityError::Nameless));
+    assert_eq!(of(&[uri("https://example.com")], &[]), Err(IdentityError::Nameless));
     let is_name = |refused| matches!(refused, Err(IdentityError::Name { kind: "client", .. }));
     let long = "x".repeat(256);
     for bad in ["", "  ", "a\nb", "a\u{0}b", long.as_str()] {

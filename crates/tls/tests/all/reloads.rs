@@ -2,10 +2,11 @@
 
 use crate::common::{DAY, Place, days, meet, now, now_plus, replace};
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use stele_tls::{
     Authority, ClientCertificates, ClusterName, Identity, NodeName, NodeRequest, ServerCheck,
-    ServerTls, Warning, peer_identity,
+    ServerTls, Warning, Written, peer_identity,
 };
 
 fn served(place: &Place, server: &ServerTls) -> String {
@@ -13,10 +14,10 @@ fn served(place: &Place, server: &ServerTls) -> String {
     peer_identity(met.client.peer_certificates()).unwrap().unwrap().to_string()
 }
 
-fn place_client(place: &Place) -> stele_tls::Written {
+fn place_client(place: &Place) -> Written {
     let (certificate, key) = (place.file("app.pem"), place.file("app.key"));
     if certificate.exists() {
-        return stele_tls::Written { certificate, key, not_after: now() };
+        return Written { certificate, key, not_after: now() };
     }
     place.client("app")
 }
@@ -38,63 +39,64 @@ fn a_reload_takes_new_files_over_and_says_whether_anything_changed() {
 /// Certificate, key and authorities that are put in place, and the reason for which they are refused.
 type Case = (Vec<u8>, Vec<u8>, Vec<u8>, &'static str);
 
-#[test]
-fn a_reload_refuses_each_bad_file_and_keeps_the_old_configuration() {
-    let place = Place::new();
-    let node = place.node("n1");
-    let other = place.node("other");
-    let server = place.server(&node, ClientCertificates::Required);
-    let [ca, certificate, key] = [place.file("ca.pem"), node.certificate.clone(), node.key.clone()];
-    let good = [&ca, &certificate, &key].map(|file| std::fs::read(file).unwrap());
-    let at = |shift: i64, valid: u64| {
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
+
+/// Returns certificates, keys and authorities that must be refused in place of `good`: the file of the authorities, a
+/// certificate and its key.
+fn bad_files(place: &Place, other: &Written, good: &[Vec<u8>; 3]) -> Vec<Case> {
+    let at = |name: &str, shift: i64| {
         let request = NodeRequest {
             cluster: ClusterName::new("prod").unwrap(),
-            node: NodeName::new(&format!("at{}", shift.unsigned_abs())).unwrap(),
+            node: NodeName::new(name).unwrap(),
             hosts: vec!["localhost".to_owned()],
         };
-        let created = place.authority().node(&request, days(valid), now_plus(shift)).unwrap();
-        created.write(place.path()).unwrap()
+        let created = place.authority().node(&request, days(10), now_plus(shift)).unwrap();
+        let written = created.write(place.path()).unwrap();
+        (read(&written.certificate), read(&written.key))
     };
-    let (expired, future, client) = (at(-20 * DAY, 10), at(10 * DAY, 10), place.client("a-client"));
-    let read = |path: &std::path::Path| std::fs::read(path).unwrap();
-    let ca_key = read(&place.file("ca.key"));
+    let (expired, future) = (at("expired", -20 * DAY), at("future", 10 * DAY));
+    let client = place.client("a-client");
+    let client = (read(&client.certificate), read(&client.key));
+    let (other_leaf, other_key) = (read(&other.certificate), read(&other.key));
     let pem = |body: &str| {
         format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n").into_bytes()
     };
     let encrypted =
         b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAA==\n-----END ENCRYPTED PRIVATE KEY-----\n";
-    let cases: Vec<Case> = vec![
-        (read(&expired.certificate), read(&expired.key), good[0].clone(), "expired on"),
-        (read(&future.certificate), read(&future.key), good[0].clone(), "is not valid before"),
-        (
-            read(&other.certificate),
-            good[2].clone(),
-            good[0].clone(),
-            "is not that of the certificate",
-        ),
-        (good[1].clone(), read(&other.key), good[0].clone(), "is not that of the certificate"),
-        (good[0].clone(), ca_key, good[0].clone(), "the certificate of an authority"),
-        (read(&client.certificate), read(&client.key), good[0].clone(), "not valid for servers"),
-        (
-            b"text".to_vec(),
-            good[2].clone(),
-            good[0].clone(),
-            "no line `-----BEGIN CERTIFICATE-----`",
-        ),
-        (pem("!"), good[2].clone(), good[0].clone(), "holds no usable certificate"),
-        (
-            pem("AAAA"),
-            good[2].clone(),
-            good[0].clone(),
-            "holds no usable certificate: it cannot be decoded",
-        ),
-        (good[1].repeat(9), good[2].clone(), good[0].clone(), "9 certificates, at most 8"),
-        (vec![b' '; (1 << 20) + 1], good[2].clone(), good[0].clone(), "more than 1048576 bytes"),
-        (good[1].clone(), b"".to_vec(), good[0].clone(), "holds no usable key"),
-        (good[1].clone(), encrypted.to_vec(), good[0].clone(), "it is encrypted"),
-        (good[1].clone(), good[2].clone(), b"".to_vec(), "no line `-----BEGIN CERTIFICATE-----`"),
-        (good[1].clone(), good[2].clone(), good[1].clone(), "is not an authority"),
-    ];
+    let [ca, leaf, key] = good;
+    let pair = |(leaf, key): (Vec<u8>, Vec<u8>), reason| (leaf, key, ca.clone(), reason);
+    let of_leaf = |leaf: Vec<u8>, reason| (leaf, key.clone(), ca.clone(), reason);
+    let of_key = |key: Vec<u8>, reason| (leaf.clone(), key, ca.clone(), reason);
+    let of_ca = |ca: Vec<u8>, reason| (leaf.clone(), key.clone(), ca, reason);
+    vec![
+        pair(expired, "expired on"),
+        pair(future, "is not valid before"),
+        pair(client, "not valid for servers"),
+        pair((ca.clone(), read(&place.file("ca.key"))), "the certificate of an authority"),
+        of_leaf(other_leaf, "is not that of the certificate"),
+        of_leaf(b"text".to_vec(), "no line `-----BEGIN CERTIFICATE-----`"),
+        of_leaf(pem("!"), "holds no usable certificate"),
+        of_leaf(pem("AAAA"), "holds no usable certificate: it cannot be decoded"),
+        of_leaf(leaf.repeat(9), "9 certificates, at most 8"),
+        of_leaf(vec![b' '; (1 << 20) + 1], "more than 1048576 bytes"),
+        of_key(other_key, "is not that of the certificate"),
+        of_key(Vec::new(), "holds no usable key"),
+        of_key(encrypted.to_vec(), "it is encrypted"),
+        of_ca(Vec::new(), "no line `-----BEGIN CERTIFICATE-----`"),
+        of_ca(leaf.clone(), "is not an authority"),
+    ]
+}
+
+#[test]
+fn a_reload_refuses_each_bad_file_and_keeps_the_old_configuration() {
+    let place = Place::new();
+    let (node, other) = (place.node("n1"), place.node("other"));
+    let server = place.server(&node, ClientCertificates::Required);
+    let [ca, certificate, key] = [place.file("ca.pem"), node.certificate.clone(), node.key.clone()];
+    let good = [&ca, &certificate, &key].map(|file| read(file));
+    let cases = bad_files(&place, &other, &good);
     let config = server.config();
     for (new_certificate, new_key, new_ca, reason) in &cases {
         std::fs::write(&certificate, new_certificate).unwrap();
