@@ -245,7 +245,11 @@ impl Created {
     /// Tests: `an_existing_file_is_never_overwritten`
     pub fn write(&self, dir: &Path) -> Result<Written, TlsError> {
         let (certificate, key) = paths(dir, &self.stem);
-        write_new(&key, self.key_pem.as_bytes(), KEY_MODE)?;
+        // Invariant: only the owner of a key can read it, from its first byte on.
+        // Tests: `only_the_owner_can_read_a_key`
+        let mode = KEY_MODE;
+        // bug tls.key_for_all: let mode = CERTIFICATE_MODE;
+        write_new(&key, self.key_pem.as_bytes(), mode)?;
         let written = write_new(&certificate, self.certificate_pem.as_bytes(), CERTIFICATE_MODE);
         if let Err(error) = written {
             // The key was created here, and without its certificate it is of no use.
@@ -260,7 +264,10 @@ impl Created {
 
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), TlsError> {
     let failed = |source: io::Error| TlsError::Write { path: path.to_path_buf(), source };
-    let opened = OpenOptions::new().write(true).create_new(true).mode(mode).open(path);
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(mode);
+    // bug tls.file_overwritten: options.create_new(false).create(true).truncate(true);
+    let opened = options.open(path);
     let mut file = opened.map_err(|source| match source.kind() {
         io::ErrorKind::AlreadyExists => TlsError::Exists { path: path.to_path_buf() },
         _ => failed(source),

@@ -237,6 +237,9 @@ impl ClientCertVerifier for IdentifiedClients {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         let verified = self.chain.verify_client_cert(leaf, intermediates, now)?;
+        // Invariant: a certificate without an identity is refused in the handshake: its connection is never anonymous.
+        // Tests: `a_certificate_with_a_malformed_identity_is_refused_in_the_handshake`
+        // bug tls.connected_without_identity: skip
         Identity::of_certificate(leaf).map_err(refused)?;
         Ok(verified)
     }

@@ -1,6 +1,7 @@
 //! Connections between servers, clients and nodes.
 
 use crate::common::{DAY, Met, Place, days, meet, meet_at, now, now_plus, send};
+use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType};
 use std::sync::{Arc, Mutex};
 use stele_tls::rustls::client::{ResolvesClientCert, Resumption};
 use stele_tls::rustls::crypto::ring;
@@ -139,6 +140,34 @@ fn client_as_server(
         .with_protocol_versions(&[&version::TLS13])
         .unwrap();
     Arc::new(builder.with_no_client_auth().with_single_cert(chain, key).unwrap())
+}
+
+#[test]
+fn a_certificate_with_a_malformed_identity_is_refused_in_the_handshake() {
+    let place = Place::new();
+    let server = place.server(&place.node("n1"), ClientCertificates::Optional);
+    let text = |name: &str| std::fs::read_to_string(place.file(name)).unwrap();
+    let key = KeyPair::from_pem(&text("ca.key")).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(&text("ca.pem"), key).unwrap();
+    let connect = |uri: &str| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        let (path, key_path) = (place.file("other.pem"), place.file("other.key"));
+        std::fs::write(&path, certificate.pem()).unwrap();
+        std::fs::write(&key_path, key.serialize_pem()).unwrap();
+        let mut files = place.client_files(None);
+        files.pair = Some((path, key_path));
+        meet(&ClientTls::open(files, ServerCheck::HostName, now()).unwrap(), &server)
+    };
+    let accepted = connect("stele://prod/node/n1").ok();
+    assert_eq!(identity_of_client(&accepted).unwrap().to_string(), "node n1 of cluster prod");
+    let error = connect("stele://prod/node/").refused_by_server();
+    let failure = HandshakeFailure::of_tls(&error);
+    assert_eq!(failure.label(), "wrong_identity", "{error}");
+    assert!(failure.remedy().contains("`stele cert`"));
 }
 
 #[test]
