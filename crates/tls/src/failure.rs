@@ -17,7 +17,8 @@ pub enum Cause {
     Expired,
     /// The certificate is before its begin.
     NotYetValid,
-    /// The certificate of the server does not have the name or address that was dialled.
+    /// The certificate of the server does not have the name or address that was dialled. Clients with OpenSSL find
+    /// it after the handshake, of which the server then sees no failure.
     WrongName,
     /// The certificate is not made for this end of a connection.
     WrongUse,
