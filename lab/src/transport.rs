@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use stele_replica::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage};
+use stele_server::access::{Rights, plain};
 use stele_server::transport::{
     Boots, BoxFuture, Deliver, Identity, Resolve, SnapshotOffer, Transport, TransportOptions,
 };
@@ -198,7 +199,9 @@ async fn framed(window: Arc<Window>) -> Send {
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let transport = transport.clone();
-                tokio::spawn(async move { transport.serve(stream).await });
+                tokio::spawn(
+                    async move { transport.serve(plain(stream), Rights::of_plain()).await },
+                );
             }
         });
     }

@@ -35,7 +35,7 @@ const USAGE: &str = "usage: cargo xtask <command>
                             run the tests against all deliberate bugs; NAME may be the beginning of a name;
                             --recent takes those that CI takes: of packages that the last 20 commits
                             changed, and a tenth of the others, chosen by the commit
-  docs [--release]          run the sh blocks of README.md and ARCHITECTURE.md
+  docs [--release]          run the sh blocks of the documents
   demo-import [--short] [--from DIR] [--work DIR] [--seed N]
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]

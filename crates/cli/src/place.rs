@@ -7,6 +7,7 @@ use crate::{args, runtime};
 use bytes::Bytes;
 use std::path::Path;
 use stele_client::{Client, ScanOptions, Ttl};
+use stele_load::TlsFiles;
 use stele_types::{Error, KeyRange, Result};
 use tokio::runtime::Runtime;
 
@@ -52,7 +53,7 @@ impl Source {
     pub(crate) fn open(place: &args::StoreOrCluster) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(Reader::open(dir, &Tuning::default())?))),
-            None => Remote::connect(&place.cluster).map(Self::Cluster),
+            None => Remote::connect(&place.cluster, &place.tls).map(Self::Cluster),
         }
     }
 
@@ -121,7 +122,7 @@ impl Place {
     ) -> Result<Self> {
         match &place.store {
             Some(dir) => Ok(Self::Directory(Box::new(open(dir)?))),
-            None => Remote::connect(&place.cluster).map(Self::Cluster),
+            None => Remote::connect(&place.cluster, &place.tls).map(Self::Cluster),
         }
     }
 
@@ -229,9 +230,9 @@ impl Place {
 }
 
 impl Remote {
-    fn connect(addresses: &[String]) -> Result<Self> {
+    fn connect(addresses: &[String], tls: &TlsFiles) -> Result<Self> {
         let runtime = runtime::small()?;
-        let client = runtime.block_on(runtime::connect(addresses))?;
+        let client = runtime.block_on(runtime::connect(addresses, tls))?;
         Ok(Self { runtime, client })
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 use stele_client::{Client, Options};
+use stele_load::TlsFiles;
 use stele_server::tasks::Thread;
 use stele_types::{Error, Result};
 use tokio::runtime::{Builder, Runtime};
@@ -9,10 +10,10 @@ use tokio::runtime::{Builder, Runtime};
 /// Time to find a node that responds. Short, because a person waits.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 
-pub(crate) async fn connect(addresses: &[String]) -> Result<Client> {
+pub(crate) async fn connect(addresses: &[String], tls: &TlsFiles) -> Result<Client> {
     let patient = Options { on_wait: Some(report_wait), ..Options::default() };
     let options = Options { timeout: CONNECT_WITHIN, ..patient };
-    Ok(Client::connect_with(addresses, options).await?.with(patient))
+    Ok(tls.connect(addresses, options).await?.with(patient))
 }
 
 fn report_wait(reason: &str) {

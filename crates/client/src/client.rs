@@ -8,6 +8,7 @@ use crate::route::Router;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use stele_tls::ClientTls;
 use stele_types::{ClusterId, ColumnFamily, Error, RegionId, Result, StoreId, address};
 
 /// Time in which the addresses of all stores are awaited before the first call.
@@ -22,8 +23,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects through any of these nodes (`host:port`; `http://` before it is accepted, TLS is not
-    /// offered). Fails with `Invalid` if one is not an address, and with `Unavailable` if none responds
+    /// Connects through any of these nodes (`host:port`; `http://` before it is accepted). Fails with `Invalid` if one is not an address, and with `Unavailable` if none responds
     /// within the default timeout.
     pub async fn connect(addresses: &[impl AsRef<str>]) -> Result<Self> {
         Self::connect_with(addresses, Options::default()).await
@@ -31,7 +31,18 @@ impl Client {
 
     /// Connects, with options for all calls of the handle.
     pub async fn connect_with(addresses: &[impl AsRef<str>], options: Options) -> Result<Self> {
-        let network = Network { connect_timeout: options.connect_timeout };
+        let network = Network { connect_timeout: options.connect_timeout, tls: None };
+        Self::connect_through(Box::new(network), addresses, options).await
+    }
+
+    /// Connects over TLS. New connections have the files that `tls` holds at that time: a caller that
+    /// reloads it rotates certificates.
+    pub async fn connect_over_tls(
+        addresses: &[impl AsRef<str>],
+        tls: Arc<ClientTls>,
+        options: Options,
+    ) -> Result<Self> {
+        let network = Network { connect_timeout: options.connect_timeout, tls: Some(tls) };
         Self::connect_through(Box::new(network), addresses, options).await
     }
 

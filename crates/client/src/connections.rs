@@ -4,6 +4,7 @@
 
 use crate::Options;
 use crate::stream::CommandStream;
+use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -16,14 +17,18 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
+use stele_tls::rustls::pki_types::ServerName;
+use stele_tls::{ClientTls, HandshakeFailure, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
+use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::transport::{Channel, Endpoint, Error};
 use tower::util::BoxCloneSyncService;
-use tower::{BoxError, Service, ServiceExt};
+use tower::{BoxError, Service, ServiceExt, service_fn};
 
 /// Time after a refused connection during which no further one is attempted.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
@@ -133,13 +138,26 @@ const FRAME_BYTES_MAX: u32 = 60 << 10;
 const YIELD_BYTES: usize = 64 << 10;
 
 /// Connects as the client connects to its nodes, so that a benchmark of another server uses the
-/// same settings.
-pub async fn connect(endpoint: Endpoint) -> Result<Channel, Error> {
+/// same settings. With `tls` the certificate of the server must have the name or address that is dialled.
+pub async fn connect(endpoint: Endpoint, tls: Option<&ClientTls>) -> Result<Channel, Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    let yielding =
-        tcp.map_response(|stream| TokioIo::new(YieldingStream::new(stream.into_inner())));
+    let tls = tls.map(|tls| TlsConnector::from(tls.config(Protocol::Http2)));
+    let yielding = service_fn(move |uri: Uri| {
+        let (mut tcp, tls) = (tcp.clone(), tls.clone());
+        async move {
+            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+            let stream = tcp.ready().await?.call(uri).await?.into_inner();
+            let stream = match tls {
+                None => Either::Left(stream),
+                Some(tls) => Either::Right(
+                    tls.connect(ServerName::try_from(host)?, stream).await.map_err(with_remedy)?,
+                ),
+            };
+            Ok::<_, BoxError>(TokioIo::new(YieldingStream::new(stream)))
+        }
+    });
     endpoint
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -148,15 +166,30 @@ pub async fn connect(endpoint: Endpoint) -> Result<Channel, Error> {
         .await
 }
 
+/// Adds what an operator can do to an error of TLS. A server's refusal of a certificate comes after the
+/// handshake, with the first bytes.
+fn with_remedy(error: io::Error) -> io::Error {
+    if !error.get_ref().is_some_and(|inner| inner.is::<stele_tls::rustls::Error>()) {
+        return error;
+    }
+    let failure = HandshakeFailure::of(&error);
+    io::Error::new(error.kind(), format!("TLS: {error}; {}", failure.remedy()))
+}
+
+/// First bytes of an alert of TLS, with which a node answers a client that speaks none. An answer of HTTP/2
+/// begins with the length of a frame, which is shorter.
+const ALERT: [u8; 2] = [21, 3];
+
 /// A stream that makes its reader yield after [`YIELD_BYTES`], even if more bytes are available.
 struct YieldingStream<S> {
     stream: S,
     left_bytes: usize,
+    is_new: bool,
 }
 
 impl<S> YieldingStream<S> {
     fn new(stream: S) -> Self {
-        Self { stream, left_bytes: YIELD_BYTES }
+        Self { stream, left_bytes: YIELD_BYTES, is_new: true }
     }
 }
 
@@ -178,7 +211,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for YieldingStream<S> {
             return Poll::Pending;
         };
         self.left_bytes = self.left_bytes.saturating_sub(into.filled().len() - before);
-        Poll::Ready(read)
+        let first = into.filled().get(before..).unwrap_or_default();
+        if std::mem::take(&mut self.is_new) && first.starts_with(&ALERT) {
+            let text =
+                "the node requires TLS: give its authority and a certificate (--ca, --cert, --key)";
+            return Poll::Ready(Err(io::Error::other(text)));
+        }
+        Poll::Ready(read.map_err(with_remedy))
     }
 }
 
@@ -231,6 +270,7 @@ pub trait Dial: Send + Sync {
 
 pub(crate) struct Network {
     pub connect_timeout: Duration,
+    pub tls: Option<Arc<ClientTls>>,
 }
 
 impl Dial for Network {
@@ -242,7 +282,7 @@ impl Dial for Network {
                 .connect_timeout(self.connect_timeout)
                 .http2_keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT);
-            let connected = connect(endpoint).await;
+            let connected = connect(endpoint, self.tls.as_deref()).await;
             connected.map(over).map_err(|error| format!("{address}: {}", root_cause(&error)))
         })
     }

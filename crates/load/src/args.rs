@@ -1,6 +1,9 @@
 //! Arguments of a load.
 
 use clap::{Args, ValueEnum};
+use std::sync::Arc;
+use stele_client::{Client, Options};
+use stele_tls::{ClientFiles, ClientTls, ServerCheck, UnixTime};
 use stele_types::size::check_value_bytes;
 use stele_types::{Error, Result};
 
@@ -148,12 +151,58 @@ pub struct Wire {
     /// Number of connections to each node
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub connections: u64,
+    /// TLS of `stele://` and `tikv://`
+    #[command(flatten)]
+    pub tls: TlsFiles,
     /// Replicas that must acknowledge a write to redis before it counts; 0 disables the wait
     #[arg(long, default_value_t = 1)]
     pub redis_replicas: u64,
     /// Write an HTML page with the results and their plots
     #[arg(long, value_name = "FILE")]
     pub html: Option<std::path::PathBuf>,
+}
+
+/// Files of TLS for connections to a cluster.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// Authorities that nodes are verified by, a PEM file; without it connections are not encrypted
+    #[arg(long = "ca", id = "tls_ca", value_name = "FILE", env = "STELE_CA")]
+    pub ca: Option<std::path::PathBuf>,
+    /// Certificate of this client, a PEM file
+    #[arg(long = "cert", id = "tls_cert", value_name = "FILE", env = "STELE_CERT",
+          requires_all = ["tls_ca", "tls_key"])]
+    pub cert: Option<std::path::PathBuf>,
+    /// Key of that certificate, a PEM file
+    #[arg(
+        long = "key",
+        id = "tls_key",
+        value_name = "FILE",
+        env = "STELE_KEY",
+        requires = "tls_cert"
+    )]
+    pub key: Option<std::path::PathBuf>,
+}
+
+impl TlsFiles {
+    /// Reads the files; `None` without `--ca`. Fails if one cannot be used.
+    pub fn open(&self) -> Result<Option<Arc<ClientTls>>> {
+        let Some(authorities) = self.ca.clone() else { return Ok(None) };
+        let pair = self.cert.clone().zip(self.key.clone());
+        let files = ClientFiles { authorities, pair };
+        let tls = ClientTls::open(files, ServerCheck::HostName, UnixTime::now())?;
+        for warning in tls.warnings() {
+            eprintln!("stele: {warning}");
+        }
+        Ok(Some(Arc::new(tls)))
+    }
+
+    /// Connects to a cluster through any of these addresses, over TLS if there are files for it.
+    pub async fn connect(&self, addresses: &[String], options: Options) -> Result<Client> {
+        match self.open()? {
+            Some(tls) => Client::connect_over_tls(addresses, tls, options).await,
+            None => Client::connect_with(addresses, options).await,
+        }
+    }
 }
 
 /// Parses a size such as 16KiB.

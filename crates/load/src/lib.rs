@@ -9,7 +9,7 @@ mod report;
 pub mod server;
 mod workload;
 
-pub use args::{Distribution, Load, Wire, Workload, size};
+pub use args::{Distribution, Load, TlsFiles, Wire, Workload, size};
 pub use driver::Run;
 pub use latency::{Kind, Latencies, Recorder, Summary};
 pub use report::{Round, failed, measure, print};

@@ -65,7 +65,7 @@ impl Server {
                     repeat_undetermined: true,
                     ..Options::default()
                 };
-                Ok(Self::Tikv(Box::new(Client::connect_with(&addresses, options).await?)))
+                Ok(Self::Tikv(Box::new(args.tls.connect(&addresses, options).await?)))
             }
             "redis" => {
                 let address = addresses.into_iter().next().ok_or_else(|| not_a_target(url))?;

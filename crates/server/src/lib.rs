@@ -3,6 +3,7 @@
 #[cfg(test)]
 extern crate self as stele_server;
 
+pub mod access;
 pub mod config;
 pub mod control;
 pub mod descriptors;

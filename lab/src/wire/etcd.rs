@@ -134,7 +134,7 @@ impl Etcd {
 async fn dial(address: &str) -> Result<Channel> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| Error::invalid(format!("`{address}`: {error}")))?;
-    stele_client::connect_channel(endpoint)
+    stele_client::connect_channel(endpoint, None)
         .await
         .map_err(|error| unavailable(format!("{address}: {error}")))
 }

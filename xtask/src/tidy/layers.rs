@@ -39,7 +39,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
         ],
     ),
     ("stele-client", &["stele-proto", "stele-tls", "stele-types"]),
-    ("stele-load", &["stele-client", "stele-types"]),
+    ("stele-load", &["stele-client", "stele-tls", "stele-types"]),
     (
         "stele-cli",
         &[

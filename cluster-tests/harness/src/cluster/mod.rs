@@ -89,6 +89,9 @@ impl Cluster {
         let setting = |(key, value): &(&str, String)| {
             (format!("STELE_{}", key.to_uppercase()), value.clone())
         };
+        // Namespaces have addresses beyond loopback.
+        let insecure = namespace.as_ref().map(|_| ("insecure", "true".to_owned()));
+        let settings = self.spec.settings.iter().chain(&insecure).map(setting).collect();
         let own_stores = self.spec.stores.get(&number).cloned();
         Ok(Launch {
             stele: self.spec.stele.clone(),
@@ -98,7 +101,7 @@ impl Cluster {
                 .unwrap_or_else(|| vec![self.spec.work.join(format!("store{number}"))]),
             replaced_disks: Vec::new(),
             log: self.spec.work.join(format!("node{number}.log")),
-            settings: self.spec.settings.iter().map(setting).collect(),
+            settings,
             namespace,
         })
     }

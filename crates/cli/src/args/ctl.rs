@@ -3,6 +3,7 @@
 use super::node_address;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use stele_load::TlsFiles;
 
 #[derive(Args, Debug)]
 pub(crate) struct Ctl {
@@ -13,6 +14,8 @@ pub(crate) struct Ctl {
     /// Directories of nodes that do not run; only for `recover`
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     pub store: Vec<PathBuf>,
+    #[command(flatten)]
+    pub tls: TlsFiles,
     /// Print one JSON object per line instead of a table
     #[arg(long, global = true)]
     pub json: bool,

@@ -10,7 +10,7 @@ pub(crate) use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
-use stele_load::{Load, size};
+use stele_load::{Load, TlsFiles, size};
 use stele_types::{Error, Result};
 use stele_vfs::DeviceScale;
 
@@ -95,14 +95,20 @@ pub(crate) struct Target {
 
 /// Store or cluster to use.
 #[derive(Args, Debug)]
-#[group(required = true, multiple = false)]
 pub(crate) struct StoreOrCluster {
     /// Directory of a store
-    #[arg(long, value_name = "DIR")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        required_unless_present = "cluster",
+        conflicts_with = "cluster"
+    )]
     pub store: Option<PathBuf>,
     /// Addresses of one or more nodes of a cluster, as host:port
     #[arg(long, value_name = "ADDR", value_delimiter = ',', value_parser = node_address)]
     pub cluster: Vec<String>,
+    #[command(flatten)]
+    pub tls: TlsFiles,
 }
 
 impl StoreOrCluster {

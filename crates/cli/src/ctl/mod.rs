@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
         };
     }
     runtime::small()?.block_on(async {
-        let client = runtime::connect(&args.cluster).await;
+        let client = runtime::connect(&args.cluster, &args.tls).await;
         let client = client.map_err(|error| match &args.command {
             CtlCommand::Recover(wanted) => recover::without_quorum(error, &wanted.lost),
             _ => error,

@@ -15,3 +15,4 @@ mod node_process;
 mod playground;
 mod processes;
 mod recover;
+mod tls;

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-struct Node {
+pub(crate) struct Node {
     process: Child,
-    address: String,
+    pub address: String,
     printed: Vec<String>,
 }
 
 impl Node {
-    fn start(dir: &Path, listen: &str, more: &[&str]) -> Self {
+    pub(crate) fn start(dir: &Path, listen: &str, more: &[&str]) -> Self {
         let mut server = stele();
         server.args(["server", "--listen", listen, "--store"]).arg(dir).args(more);
         server.stderr(Stdio::piped()).stdout(Stdio::piped());
@@ -40,13 +40,13 @@ impl Node {
         line.unwrap().trim()
     }
 
-    fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
     }
 
     /// Stops the node in order; returns what it wrote to its log.
-    fn stop(mut self) -> String {
+    pub(crate) fn stop(mut self) -> String {
         self.signal("TERM");
         let mut log = String::new();
         self.process.stderr.take().unwrap().read_to_string(&mut log).unwrap();
@@ -63,7 +63,7 @@ impl Drop for Node {
     }
 }
 
-fn until(dir: &Path, line: &str, wanted: impl Fn(&str) -> bool) {
+pub(crate) fn until(dir: &Path, line: &str, wanted: impl Fn(&str) -> bool) {
     let started = Instant::now();
     loop {
         let ran = run(dir, line);

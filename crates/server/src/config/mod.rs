@@ -86,6 +86,19 @@ pub struct Config {
     pub slow_log_ms: u64,
     /// Lowest level of log lines that are written.
     pub log_level: String,
+    /// Authorities of nodes and clients, as a PEM file; empty: no TLS.
+    pub tls_ca: String,
+    /// The node's certificate with those of intermediate authorities, as a PEM file.
+    pub tls_cert: String,
+    /// Key of the certificate, as a PEM file.
+    pub tls_key: String,
+    /// `required`: a client without a certificate is refused. `optional`: it is connected without an
+    /// identity.
+    pub client_certificates: String,
+    /// Names of clients with the rights of an administrator.
+    pub administrators: Vec<String>,
+    /// Whether a node without TLS may be reached from other machines.
+    pub insecure: bool,
 }
 
 impl Default for Config {
@@ -120,6 +133,12 @@ impl Default for Config {
             connections_max: 4_000,
             slow_log_ms: 1_000,
             log_level: "info".to_owned(),
+            tls_ca: String::new(),
+            tls_cert: String::new(),
+            tls_key: String::new(),
+            client_certificates: "required".to_owned(),
+            administrators: Vec::new(),
+            insecure: false,
         }
     }
 }
@@ -306,6 +325,14 @@ impl Config {
             "log_level" => {
                 Field::Word(&mut self.log_level, &["error", "warn", "info", "debug", "trace"])
             }
+            "tls_ca" => Field::File(&mut self.tls_ca),
+            "tls_cert" => Field::File(&mut self.tls_cert),
+            "tls_key" => Field::File(&mut self.tls_key),
+            "client_certificates" => {
+                Field::Word(&mut self.client_certificates, &["required", "optional"])
+            }
+            "administrators" => Field::Names(&mut self.administrators),
+            "insecure" => Field::Switch(&mut self.insecure),
             _ => return None,
         })
     }
@@ -337,10 +364,13 @@ const PREFIX: &str = "STELE_";
 const OF_TESTS: [&str; 7] =
     ["MUTANT", "SEED", "SEEDS", "BLESS", "CASES", "HISTORIES", "CRASH_STRIDE"];
 
+/// Variables of commands that connect to a cluster.
+const OF_CLIENTS: [&str; 3] = ["CA", "CERT", "KEY"];
+
 /// Whether a variable must be a setting: its name begins as theirs do, and no other program sets it.
 fn is_setting(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    !OF_TESTS.contains(&rest) && !is_of_service(rest)
+    !OF_TESTS.contains(&rest) && !OF_CLIENTS.contains(&rest) && !is_of_service(rest)
 }
 
 /// Whether a container platform sets the variable for a service named `stele` or `stele-…`:
@@ -399,8 +429,9 @@ mod tests {
     fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
         // Commit return and read acceleration came with the answers at commit; labels, modes, speeds
         // and bytes in motion with the placement by measured speed; the memory of requests because
-        // machines have from 1 GiB to 1 TiB; Nezha's three triggers because they depend on the load.
-        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 38);
+        // machines have from 1 GiB to 1 TiB; Nezha's three triggers because they depend on the load. 16 more
+        // are for security, Redis, HTTP and speed.
+        assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 54);
         let mut config = Config::default();
         for setting in SETTINGS {
             let text = config.get(setting.key).unwrap_or_else(|| panic!("{}", setting.key));

@@ -29,15 +29,21 @@ impl Setting {
 }
 
 /// Settings that a running node takes over from its configuration at SIGHUP.
-pub const RELOADED: [&str; 5] =
-    ["gc_policy", "space_amp_target", "connections_max", "slow_log_ms", "log_level"];
+pub const RELOADED: [&str; 6] = [
+    "gc_policy",
+    "space_amp_target",
+    "connections_max",
+    "slow_log_ms",
+    "log_level",
+    "administrators",
+];
 
 const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -> Setting {
     Setting { key, unit, meaning }
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 25] = [
+pub const SETTINGS: [Setting; 31] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -140,6 +146,28 @@ pub const SETTINGS: [Setting; 25] = [
         "Requests that take longer are logged with their stages; 0 disables.",
     ),
     setting("log_level", "", "Lowest level of log lines written to standard error."),
+    setting(
+        "tls_ca",
+        "",
+        "Authorities that verify nodes and clients, a PEM file of `stele cert ca`; empty: no TLS.",
+    ),
+    setting("tls_cert", "", "Certificate of the node, a PEM file of `stele cert node`."),
+    setting("tls_key", "", "Key of that certificate, a PEM file that only this process may read."),
+    setting(
+        "client_certificates",
+        "",
+        "Whether clients need a certificate; `optional` connects them without an identity.",
+    ),
+    setting(
+        "administrators",
+        "",
+        "Clients, by the names in their certificates, that may administer the cluster.",
+    ),
+    setting(
+        "insecure",
+        "",
+        "Serve without TLS beyond loopback: each process that reaches the port may do everything.",
+    ),
 ];
 
 pub(super) enum Field<'a> {
@@ -155,6 +183,8 @@ pub(super) enum Field<'a> {
     Switch(&'a mut bool),
     /// Address of this node: not checked here, because an empty one may be allowed.
     Text(&'a mut String),
+    File(&'a mut String),
+    Names(&'a mut Vec<String>),
     Word(&'a mut String, &'static [&'static str]),
     Addresses(&'a mut Vec<String>),
     Paths(&'a mut Vec<PathBuf>),
@@ -200,7 +230,8 @@ impl<'a> Field<'a> {
             },
             Self::Word(at, words) if words.contains(&text) => text.clone_into(at),
             Self::Word(..) => return refuse(),
-            Self::Text(at) => text.trim().clone_into(at),
+            Self::Text(at) | Self::File(at) => text.trim().clone_into(at),
+            Self::Names(at) => *at = items(text).map(str::to_owned).collect(),
             Self::Addresses(at) => match addresses(text) {
                 Ok(addresses) => *at = addresses,
                 Err(error) => return Err(wrong_address(key, &error)),
@@ -220,8 +251,8 @@ impl<'a> Field<'a> {
             Self::Number { at, .. } => at.to_string(),
             Self::Ratio(at, ..) => at.to_string(),
             Self::Switch(at) => at.to_string(),
-            Self::Text(at) | Self::Word(at, _) => (*at).clone(),
-            Self::Addresses(at) | Self::Labels(at) => at.join(","),
+            Self::Text(at) | Self::File(at) | Self::Word(at, _) => (*at).clone(),
+            Self::Addresses(at) | Self::Labels(at) | Self::Names(at) => at.join(","),
             Self::Paths(at) => {
                 let texts: Vec<String> = at.iter().map(|path| path.display().to_string()).collect();
                 texts.join(",")
@@ -240,6 +271,8 @@ impl<'a> Field<'a> {
             Self::Switch(_) => "true, false".to_owned(),
             Self::Word(_, words) => words.join(", "),
             Self::Text(_) => "host:port".to_owned(),
+            Self::File(_) => "a path".to_owned(),
+            Self::Names(_) => "names, separated by commas".to_owned(),
             Self::Addresses(_) => "host:port, several separated by commas".to_owned(),
             Self::Paths(_) => "directories, separated by commas".to_owned(),
             Self::Labels(_) => "name=value, several separated by commas; of letters, digits, `_`, \

@@ -2,6 +2,8 @@
 
 use super::body::{Limits, RequestBody};
 use super::{AnswerBody, Arrived, Class, ConnectionMemory, IsHeld, RequestMemory};
+use crate::access::{Rights, class_of};
+use crate::port::unsupported;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
@@ -28,12 +30,18 @@ pub struct Accounted {
     services: Router,
     connection: Arc<ConnectionMemory>,
     limits: Limits,
+    rights: Rights,
 }
 
 impl Accounted {
-    /// Creates the services of a connection.
-    pub fn new(services: Router, connection: Arc<ConnectionMemory>, limits: Limits) -> Self {
-        Self { services, connection, limits }
+    /// Creates the services of a connection for a caller with these rights.
+    pub fn new(
+        services: Router,
+        connection: Arc<ConnectionMemory>,
+        limits: Limits,
+        rights: Rights,
+    ) -> Self {
+        Self { services, connection, limits, rights }
     }
 }
 
@@ -54,32 +62,41 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let path = request.uri().path();
         let method = Method::at(path);
+        // Invariant: a request reaches no service unless its caller may make the call.
+        let denied = match (self.rights.check(path), class_of(path)) {
+            (Err(denied), _) => Some(denied.into_response(path)),
+            (Ok(()), None) => Some(unsupported(path, request.headers())),
+            (Ok(()), Some(_)) => None,
+        };
+        // bug server.rights_unchecked: let denied = None;
         let is_data = DATA.iter().any(|service| path.starts_with(service));
         let class = if is_data { Class::Data } else { Class::System };
         let memory = RequestMemory::new(&self.connection, class);
         let arrived = Arrived::new(&self.connection, class);
         let encoding = method.and_then(|_| request.headers_mut().remove(ENCODING));
         let charged = memory.charge(REQUEST_BYTES + header_bytes(request.headers()));
-        let early = match (encoding.as_ref().map(HeaderValue::as_bytes), charged) {
-            (None | Some(b"identity" | b"gzip"), Ok(())) => None,
-            // Its body is refused, in the terms of its service.
-            (None | Some(b"identity" | b"gzip"), Err(exceeded)) if method.is_some() => {
-                arrived.refuse(exceeded);
-                None
-            }
-            (None | Some(b"identity" | b"gzip"), Err(exceeded)) => {
-                let mut response = Response::new(Body::from(exceeded.to_string()));
-                *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                Some(response)
-            }
-            (Some(other), _) => {
-                let other = String::from_utf8_lossy(other);
-                let text = format!("compression {other} is not supported: use gzip");
-                Some(Status::unimplemented(text).into_http())
-            }
-        };
+        let early =
+            denied.or_else(|| match (encoding.as_ref().map(HeaderValue::as_bytes), charged) {
+                (None | Some(b"identity" | b"gzip"), Ok(())) => None,
+                // Its body is refused, in the terms of its service.
+                (None | Some(b"identity" | b"gzip"), Err(exceeded)) if method.is_some() => {
+                    arrived.refuse(exceeded);
+                    None
+                }
+                (None | Some(b"identity" | b"gzip"), Err(exceeded)) => {
+                    let mut response = Response::new(Body::from(exceeded.to_string()));
+                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+                    Some(response)
+                }
+                (Some(other), _) => {
+                    let other = String::from_utf8_lossy(other);
+                    let text = format!("compression {other} is not supported: use gzip");
+                    Some(Status::unimplemented(text).into_http())
+                }
+            });
         let is_gzip = encoding.is_some_and(|encoding| encoding.as_bytes() == b"gzip");
         request.extensions_mut().insert(arrived.clone());
+        request.extensions_mut().insert(self.rights.caller.clone());
         let (held, limits) = (arrived.clone(), self.limits);
         let request = request
             .map(|body| RequestBody::new(body, (method, is_gzip), arrived, memory.clone(), limits));

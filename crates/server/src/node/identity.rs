@@ -2,6 +2,7 @@
 
 use super::open;
 use super::waiting::WaitLog;
+use crate::access::Access;
 use crate::config::Config;
 use crate::members::Members;
 use crate::placement;
@@ -48,7 +49,7 @@ pub(super) fn bootstrap(
 /// Requests ids for the directories without one from the nodes at `addresses`, until one answers,
 /// and writes the ids to the directories.
 pub(super) async fn join(
-    config: &Config,
+    (config, access): (&Config, &Access),
     opened: &mut Opened,
     addresses: &[String],
     own_address: &str,
@@ -63,7 +64,7 @@ pub(super) async fn join(
         lease_times: config.tick().map(|tick| placement::wire_times(&open::lease_times(tick))),
         ..JoinRequest::default()
     };
-    let answer = join_with_retry(addresses, &request).await?;
+    let answer = join_with_retry(access, addresses, &request).await?;
     let (cluster, tick) = (ClusterId(answer.cluster_id), tick_of(&answer)?);
     let mut ids = answer.store_ids.iter().copied().map(StoreId);
     for open in opened.iter_mut().filter(|open| open.ident.is_none()) {
@@ -102,12 +103,16 @@ pub(super) fn tick_of(answer: &JoinResponse) -> Result<Option<TickMillis>> {
     Ok(Some(tick.ok_or_else(unknown)?))
 }
 
-async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<JoinResponse> {
+async fn join_with_retry(
+    access: &Access,
+    addresses: &[String],
+    request: &JoinRequest,
+) -> Result<JoinResponse> {
     let mut waiting = WaitLog::since(Instant::now());
     loop {
         let mut reasons = Vec::new();
         for address in addresses {
-            match request_join(address, request).await {
+            match request_join(access, address, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(status) if status.code() == tonic::Code::FailedPrecondition => {
                     return Err(Error::invalid(format!("{address}: {}", status.message())));
@@ -121,7 +126,11 @@ async fn join_with_retry(addresses: &[String], request: &JoinRequest) -> Result<
     }
 }
 
-async fn request_join(address: &str, request: &JoinRequest) -> Result<JoinResponse, tonic::Status> {
+async fn request_join(
+    access: &Access,
+    address: &str,
+    request: &JoinRequest,
+) -> Result<JoinResponse, tonic::Status> {
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{address}"))
         .map_err(|error| tonic::Status::failed_precondition(error.to_string()))?
         .connect_timeout(CONNECT_TIMEOUT)
@@ -129,7 +138,7 @@ async fn request_join(address: &str, request: &JoinRequest) -> Result<JoinRespon
     let unreachable = |error: tonic::transport::Error| {
         tonic::Status::unavailable(format!("not reached: {error}"))
     };
-    let mut client = ControlClient::new(endpoint.connect().await.map_err(unreachable)?);
+    let mut client = ControlClient::new(access.connect(&endpoint).await.map_err(unreachable)?);
     Ok(client.join(request.clone()).await?.into_inner())
 }
 

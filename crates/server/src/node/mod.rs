@@ -20,6 +20,7 @@ mod waiting;
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
+use crate::access::Access;
 use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::majorities::Majorities;
@@ -63,6 +64,9 @@ use tonic::service::Routes;
 
 /// Largest Raft entry of a batch that is not atomic; a larger batch becomes several entries.
 const BATCH_ENTRY_BYTES_MAX: usize = 8 << 20;
+
+/// Time between two looks at the files of TLS.
+const FILES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Most stores of one node, as the placement group allows.
 const STORES_MAX: u64 = 256;
@@ -142,20 +146,21 @@ impl Node {
 
     async fn open(config: Config) -> Result<Self> {
         let started = Instant::now();
+        let access = Access::open(&config)?;
         let (listener, address) = listen::bind(&config).await?;
-        let question = ClusterQuestion::ask(&config, &address);
+        let question = ClusterQuestion::ask(&config, &access, &address);
         let opened = config.clone();
         let mut dirs = blocking(move || dirs::open_all(&opened)).await?;
         let cluster = match dirs.cluster {
             Some(cluster) => question.check(cluster).await.map(|()| cluster)?,
-            None => new_cluster(&config, &mut dirs, &address).await?,
+            None => new_cluster((&config, &access), &mut dirs, &address).await?,
         };
         let idents = dirs.idents();
         let config = Arc::new(open::with_tick(config, &idents)?);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
-        let router = Arc::new(NodeRouter::new(stores.clone(), tasks.clone()));
+        let router = Arc::new(NodeRouter::new(stores.clone(), tasks.clone(), access.clone()));
         let boots = dirs.boots();
         let members = dirs.keep_members(cluster, &address, &boots);
         router.set_members(members.clone());
@@ -168,18 +173,30 @@ impl Node {
         };
         let options = transport::TransportOptions {
             seed: random(),
+            access: access.clone(),
             ..transport::TransportOptions::default()
         };
         let transport = Transport::start(options, identity, members.clone(), router.clone());
         router.set_transport(transport.clone());
-        let parts =
-            Parts { config, cluster, address, members, stores, router, clock, boots, transport };
+        let parts = Parts {
+            config,
+            access,
+            cluster,
+            address,
+            members,
+            stores,
+            router,
+            clock,
+            boots,
+            transport,
+        };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
         let (port, reload) = parts.serve(listener, placement.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), &stopping);
         parts.start_address_exchange(&stopping);
+        parts.follow_files(&reload, &stopping);
         parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
             address: parts.address,
@@ -272,6 +289,7 @@ fn copies(stores: &Stores) -> Option<(usize, usize)> {
 #[derive(Clone)]
 struct Parts {
     config: Arc<Config>,
+    access: Access,
     cluster: ClusterId,
     address: String,
     members: Arc<Members>,
@@ -371,6 +389,7 @@ impl Parts {
         let pd = PdService::new(self.cluster, placement.clone(), self.members.clone(), stop);
         let reload = Reload {
             config: Arc::new(LiveConfig::new(self.config.clone())),
+            access: self.access.clone(),
             stores: self.stores.clone(),
             metrics: metrics.clone(),
             connections_max: Arc::new(AtomicU64::new(
@@ -405,11 +424,13 @@ impl Parts {
             transport: self.transport.clone(),
             majorities,
             port: stats.clone(),
+            access: self.access.clone(),
             memory: memory.clone(),
         });
         let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
         let routes = grpc.merge(tikv.routes()).merge(status).fallback(port::answer_unsupported);
         let options = port::PortOptions {
+            access: self.access.clone(),
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),
             ..port::PortOptions::default()
@@ -440,6 +461,33 @@ impl Parts {
         majorities
     }
 
+    /// Reads the files of TLS again every few seconds.
+    fn follow_files(&self, reload: &Reload, stopping: &watch::Sender<bool>) {
+        if self.access.tls().is_none() {
+            return;
+        }
+        let (access, config) = (self.access.clone(), reload.config.clone());
+        let mut stopping = stopping.subscribe();
+        self.router.tasks.spawn_lasting("tls-files", async move {
+            let mut last_error = String::new();
+            loop {
+                tokio::select! {
+                    () = heartbeat::stopped(&mut stopping) => return,
+                    () = tokio::time::sleep(FILES_INTERVAL) => {}
+                }
+                let (access, config) = (access.clone(), config.get());
+                // Fails only by a panic, which has been logged, or when the node stops.
+                let read = tokio::task::spawn_blocking(move || access.reload(&config)).await;
+                let error = read.unwrap_or(Ok(false)).err().map(|error| error.to_string());
+                let error = error.unwrap_or_default();
+                if !error.is_empty() && error != last_error {
+                    tracing::error!("TLS: the files in force stay: {error}");
+                }
+                last_error = error;
+            }
+        });
+    }
+
     fn join_new_stores(
         &self,
         new: Opened,
@@ -458,6 +506,7 @@ impl Parts {
         self.router.tasks.spawn_lasting("addresses", using);
         let seeds = Seeds {
             config: self.config.clone(),
+            access: self.access.clone(),
             cluster: self.cluster,
             address: self.address.clone(),
             members: self.members.clone(),
@@ -493,7 +542,11 @@ impl Parts {
 
 /// Bootstraps or joins a cluster with directories that are all new. New ones beside members join
 /// later, through this node: the cluster may be waiting for its stores.
-async fn new_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<ClusterId> {
+async fn new_cluster(
+    (config, access): (&Config, &Access),
+    dirs: &mut Dirs,
+    address: &str,
+) -> Result<ClusterId> {
     let (opened, members) = (&mut dirs.opened, &dirs.members);
     if config.join.is_empty() {
         let capacities_bytes = opened.iter().map(|open| open.engine.stats().device_bytes).collect();
@@ -509,7 +562,7 @@ async fn new_cluster(config: &Config, dirs: &mut Dirs, address: &str) -> Result<
     if addresses.is_empty() {
         return Err(Error::invalid("`join` names only this node: name another one"));
     }
-    identity::join(config, opened, &addresses, address, members).await
+    identity::join((config, access), opened, &addresses, address, members).await
 }
 
 /// Returns an unpredictable number: the standard library seeds its maps from the system.

@@ -1,6 +1,7 @@
 //! Settings that a running node takes over from its configuration when it is read again.
 
 use super::open;
+use crate::access::Access;
 use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::observe::Metrics;
 use crate::stores::Stores;
@@ -10,6 +11,7 @@ use stele_types::Result;
 
 pub(super) struct Reload {
     pub config: Arc<LiveConfig>,
+    pub access: Access,
     pub stores: Arc<Stores>,
     pub metrics: Arc<Metrics>,
     pub connections_max: Arc<AtomicU64>,
@@ -38,6 +40,7 @@ impl Reload {
             }
             lines.push((key, old, new, is_reloaded));
         }
+        self.access.reload(&next)?;
         self.stores.set_gc_options(&open::gc_options(&next))?;
         self.metrics.slow_log().set_threshold_ms(next.slow_log_ms);
         let connections_max = next.descriptors.connections_max(next.connections_max);

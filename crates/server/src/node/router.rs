@@ -1,6 +1,7 @@
 //! Exchange between the store loops, the transport and the rest of the node.
 
 use super::stopped_run::{self, StoppedRun};
+use crate::access::Access;
 use crate::members::Members;
 use crate::snapshot_transfer::SnapshotTransfer;
 use crate::store::{Engine, OutputSink};
@@ -27,6 +28,7 @@ pub(super) struct NodeRouter {
     /// Notified when a report reached no placement leader.
     pub leader_unknown: Notify,
     pub tasks: Tasks,
+    access: Access,
     /// Last refusal of each store of this node by another one, for the log.
     refused: Mutex<BTreeMap<StoreId, (Refusal, StartId)>>,
     /// Stores of this node that were stopped beside another run of theirs.
@@ -37,7 +39,7 @@ pub(super) struct NodeRouter {
 }
 
 impl NodeRouter {
-    pub(super) fn new(stores: Arc<Stores>, tasks: Tasks) -> Self {
+    pub(super) fn new(stores: Arc<Stores>, tasks: Tasks, access: Access) -> Self {
         Self {
             snapshots: Arc::new(SnapshotTransfer::new(stores.clone())),
             stores,
@@ -45,6 +47,7 @@ impl NodeRouter {
             report_due: Notify::new(),
             leader_unknown: Notify::new(),
             tasks,
+            access,
             refused: Mutex::default(),
             stopped: Mutex::default(),
             stop_records: Arc::default(),
@@ -94,8 +97,8 @@ impl NodeRouter {
             store.fail(Error::WrongStore { path, detail });
         }
         let (tasks, record) = (self.tasks.clone(), self.stop_records.clone());
-        let (refused, cluster) = (refused.clone(), members.cluster());
-        let stopped = StoppedRun { refused, dir, summary, cluster, tasks, record };
+        let (refused, cluster, access) = (refused.clone(), members.cluster(), self.access.clone());
+        let stopped = StoppedRun { refused, dir, summary, cluster, access, tasks, record };
         self.tasks.spawn_finite("stopped-run", stopped.record());
     }
 

@@ -2,6 +2,7 @@
 //! finds no placement leader.
 
 use super::router::NodeRouter;
+use crate::access::Access;
 use crate::config::Config;
 use crate::members::{Hearsay, Members};
 use crate::port::MESSAGE_BYTES_MAX;
@@ -27,11 +28,11 @@ fn seeds(config: &Config, own_address: &str) -> Vec<String> {
     config.join.iter().filter(|seed| *seed != own_address).cloned().collect()
 }
 
-pub(super) async fn connect(seed: &str) -> Result<ControlClient<Channel>, Status> {
+pub(super) async fn connect(access: &Access, seed: &str) -> Result<ControlClient<Channel>, Status> {
     let unavailable = |error: tonic::transport::Error| Status::unavailable(error.to_string());
     let endpoint = Endpoint::from_shared(format!("http://{seed}")).map_err(unavailable)?;
     let endpoint = endpoint.connect_timeout(CALL_TIMEOUT).timeout(CALL_TIMEOUT);
-    let channel = endpoint.connect().await.map_err(unavailable)?;
+    let channel = access.connect(&endpoint).await.map_err(unavailable)?;
     Ok(ControlClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
 }
 
@@ -50,14 +51,14 @@ pub(super) struct ClusterQuestion {
 }
 
 impl ClusterQuestion {
-    pub(super) fn ask(config: &Config, own_address: &str) -> Self {
+    pub(super) fn ask(config: &Config, access: &Access, own_address: &str) -> Self {
         let (sender, news) = mpsc::unbounded_channel();
         let mut calls = JoinSet::new();
         for seed in seeds(config, own_address) {
-            let sender = sender.clone();
+            let (sender, access) = (sender.clone(), access.clone());
             calls.spawn(async move {
                 // The receiver is gone once the node has started.
-                let _ = ask_one(seed, &sender).await;
+                let _ = ask_one(&access, seed, &sender).await;
             });
         }
         Self { news, _calls: calls }
@@ -100,10 +101,11 @@ impl ClusterQuestion {
 }
 
 async fn ask_one(
+    access: &Access,
     seed: String,
     news: &mpsc::UnboundedSender<News>,
 ) -> Result<(), mpsc::error::SendError<News>> {
-    let Ok(mut client) = connect(&seed).await else { return Ok(()) };
+    let Ok(mut client) = connect(access, &seed).await else { return Ok(()) };
     news.send(News::Connected)?;
     news.send(match client.members(MembersRequest::default()).await {
         Ok(answer) => News::Answered(seed, ClusterId(answer.into_inner().cluster_id)),
@@ -116,6 +118,7 @@ async fn ask_one(
 /// each other, in whatever order `join` links them.
 pub(super) struct Seeds {
     pub config: Arc<Config>,
+    pub access: Access,
     pub cluster: ClusterId,
     pub address: String,
     pub members: Arc<Members>,
@@ -174,8 +177,9 @@ impl Seeds {
         for seed in seeds(&self.config, &self.address) {
             let header = RequestHeader { cluster_id: self.cluster.0, forwarded: false };
             let request = MembersRequest { header: Some(header), known: self.members.list(None) };
+            let access = self.access.clone();
             calls.spawn(async move {
-                let answer = match connect(&seed).await {
+                let answer = match connect(&access, &seed).await {
                     Ok(mut client) => client.members(request).await.map(|it| it.into_inner()),
                     Err(status) => Err(status),
                 };

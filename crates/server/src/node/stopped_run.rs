@@ -4,6 +4,7 @@
 
 use super::seeds::connect;
 use super::{Parts, open, random, stopped_run};
+use crate::access::Access;
 use crate::members::Members;
 use crate::store::Engine;
 use crate::stores::Stores;
@@ -64,6 +65,7 @@ pub(super) struct StoppedRun {
     /// What the directory holds; `None` if the store was not open.
     pub summary: Option<RunSummary>,
     pub cluster: ClusterId,
+    pub access: Access,
     pub tasks: Tasks,
     /// Held while the directory's record of the stop changes.
     pub record: Arc<Mutex<()>>,
@@ -75,7 +77,7 @@ impl StoppedRun {
     ///
     /// Invariant: the stop is durable before the other node is asked: a start meanwhile does not serve.
     pub(super) async fn record(self) -> Result<()> {
-        let Self { refused, dir, summary, cluster, tasks, record } = self;
+        let Self { refused, dir, summary, cluster, access, tasks, record } = self;
         let (store, rival_at) = (refused.store, refused.rival_at.clone());
         let (at, lock) = (dir.clone(), record.clone());
         in_background(move |files| {
@@ -84,7 +86,7 @@ impl StoppedRun {
         })
         .await?;
         let Some(own) = summary else { return Ok(()) };
-        let Some(other) = ask(&rival_at, cluster, store).await else { return Ok(()) };
+        let Some(other) = ask(&access, &rival_at, cluster, store).await else { return Ok(()) };
         let detail = own.beside(store, &other);
         in_background(move |files| {
             let _held = record.lock();
@@ -106,10 +108,15 @@ async fn in_background(
     tokio::task::spawn_blocking(move || change(&files)).await.unwrap_or(Ok(()))
 }
 
-async fn ask(address: &str, cluster: ClusterId, store: StoreId) -> Option<RunSummary> {
+async fn ask(
+    access: &Access,
+    address: &str,
+    cluster: ClusterId,
+    store: StoreId,
+) -> Option<RunSummary> {
     let header = Some(RequestHeader { cluster_id: cluster.0, forwarded: false });
     let asked = async {
-        let mut client = connect(address).await?;
+        let mut client = connect(access, address).await?;
         client.describe_run(DescribeRunRequest { header, store_id: store.0 }).await
     };
     match tokio::time::timeout(ANSWER_WAIT, asked).await {

@@ -1,5 +1,6 @@
 //! Access of the placement service to its own region.
 
+use crate::access::Access;
 use crate::members::Members;
 use crate::placement::{LostQuorum, System};
 use crate::store::StoreHandle;
@@ -65,6 +66,10 @@ fn not_done(reply: Reply) -> Error {
 }
 
 impl System for SystemRegion {
+    fn access(&self) -> Access {
+        self.transport.access().clone()
+    }
+
     fn leader_term(&self) -> Option<Term> {
         let reader = self.store()?.readers().get(SYSTEM_REGION)?;
         reader.leading_term().map(Term)

@@ -3,6 +3,7 @@
 use super::Metrics;
 use super::exposition::Exposition;
 use super::scrape::{counts, samples, source};
+use crate::access::Access;
 use crate::majorities::Majorities;
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
@@ -44,6 +45,8 @@ pub struct Health {
     pub majorities: Arc<Majorities>,
     /// Statistics of the port's connections.
     pub port: Arc<port::Stats>,
+    /// TLS of the node.
+    pub access: Access,
     /// Memory of requests and answers.
     pub memory: Arc<NodeMemory>,
 }

@@ -1,6 +1,7 @@
 //! `/metrics`: the registry, and statistics of the stores read at the moment of the scrape.
 
 use super::{Health, Metrics, log_lines_lost};
+use crate::access::Access;
 use crate::memory::NodeMemory;
 use crate::node::SPEED_OP_BYTES;
 use crate::port;
@@ -13,6 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use stele_tls::UnixTime;
 use stele_types::StoreId;
 use stele_vfs::warnings;
 
@@ -32,7 +34,12 @@ impl Metrics {
         let _ = encode(&mut text, &self.registry);
         let end = text.rfind("# EOF").unwrap_or(text.len());
         text.truncate(end);
-        let network = [transport(&health.transport), port(&health.port), memory(&health.memory)];
+        let network = [
+            transport(&health.transport),
+            port(&health.port),
+            tls(&health.access),
+            memory(&health.memory),
+        ];
         let network = network.into_iter().flatten();
         let samples = samples(&health.stores).await;
         let stores = &health.stores;
@@ -108,6 +115,19 @@ fn port(stats: &port::Stats) -> Vec<Family> {
         all.samples.push((format!("outcome=\"{outcome}\""), count.load(Relaxed) as f64));
     }
     vec![open, all]
+}
+
+fn tls(access: &Access) -> Vec<Family> {
+    let Some(tls) = access.tls() else { return Vec::new() };
+    let days_left = tls.server().days_left(UnixTime::now());
+    let mut left =
+        family("tls_certificate_days_left", "gauge", "Days until the node's certificate expires");
+    left.samples.push((String::new(), days_left as f64));
+    let mut failed = family("tls_handshakes_failed", "counter", "Failed handshakes, by cause");
+    for (cause, count) in tls.failed_handshakes() {
+        failed.samples.push((format!("cause=\"{cause}\""), count as f64));
+    }
+    vec![left, failed]
 }
 
 fn memory(memory: &NodeMemory) -> Vec<Family> {

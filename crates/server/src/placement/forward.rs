@@ -1,6 +1,7 @@
 //! Forwarding of calls to the leader: once, never in a circle.
 
 use super::PlacementService;
+use crate::access::Access;
 use crate::port::MESSAGE_BYTES_MAX;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -77,7 +78,7 @@ impl Forward {
         nodes.get(next_node.checked_rem(nodes.len())?).cloned()
     }
 
-    fn client(&self, address: &str) -> Result<ControlClient<Channel>, Status> {
+    fn client(&self, access: &Access, address: &str) -> Result<ControlClient<Channel>, Status> {
         let mut channels = self.channels.lock();
         let channel = match channels.get(address) {
             Some(channel) => channel.clone(),
@@ -85,7 +86,7 @@ impl Forward {
                 let endpoint = Endpoint::from_shared(format!("http://{address}"))
                     .map_err(|error| Status::unavailable(format!("no leader: {error}")))?;
                 let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(CALL_TIMEOUT);
-                let channel = endpoint.tcp_nodelay(true).connect_lazy();
+                let channel = access.channel(&endpoint);
                 if channels.len() >= CONNECTIONS_MAX {
                     channels.clear();
                 }
@@ -122,7 +123,7 @@ impl PlacementService {
         let Some(node) = known.or_else(|| self.forward.try_next(&others)) else {
             return Err(self.no_leader("no leader"));
         };
-        let client = self.forward.client(&node)?;
+        let client = self.forward.client(&self.system.access(), &node)?;
         Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: true }))
     }
 

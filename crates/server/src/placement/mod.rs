@@ -18,6 +18,7 @@ mod wire;
 pub(crate) use members::warning_of_two;
 pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, times_of, wire_times};
 
+use crate::access::Access;
 use crate::transport::{BoxFuture, RefusedStore};
 use bytes::Bytes;
 use forward::{Forward, leader_calls};
@@ -62,6 +63,10 @@ pub trait System: Send + Sync + 'static {
     fn leader_address(&self) -> Option<String>;
     /// Returns `host:port` of this node.
     fn own_address(&self) -> String;
+    /// Returns how this node connects to others.
+    fn access(&self) -> Access {
+        Access::default()
+    }
     /// Returns `host:port` of every known node.
     fn nodes(&self) -> Vec<String>;
     /// Judges the runs of the stores that another node reports from this address; returns the refusal of

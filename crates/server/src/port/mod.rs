@@ -3,14 +3,17 @@
 //! the port does not serve are answered too.
 
 #[cfg(test)]
+mod secured_tests;
+#[cfg(test)]
 mod tests;
 
+use crate::access::{Access, Handshakes, Rights, Socket, plain, socket};
 use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{StatusCode, Uri};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -20,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use stele_tls::Protocol;
 use stele_vfs::HandlePool;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -32,6 +36,8 @@ pub const MESSAGE_BYTES_MAX: usize = 128 << 20;
 /// Bounds of the port.
 #[derive(Clone, Debug)]
 pub struct PortOptions {
+    /// Connections, plain or over TLS, and their identities.
+    pub access: Access,
     /// Most connections of all kinds; further ones are closed at once. It may change while the port
     /// serves.
     pub connections_max: Arc<AtomicU64>,
@@ -63,6 +69,7 @@ pub struct PortOptions {
 impl Default for PortOptions {
     fn default() -> Self {
         Self {
+            access: Access::default(),
             connections_max: Arc::new(AtomicU64::new(4096)),
             handles: Arc::default(),
             first_bytes_timeout: Duration::from_secs(5),
@@ -110,6 +117,8 @@ pub async fn serve(
 ) {
     let builder = Arc::new(builder(&options));
     let http = Http { builder, router, memory, options: options.clone(), stop: stop.clone() };
+    let accepting =
+        Arc::new(Accepting { handshakes: Handshakes::default(), options: options.clone() });
     // Closed when the last connection of a client has dropped its receiver.
     let running = watch::Sender::new(());
     loop {
@@ -131,26 +140,26 @@ pub async fn serve(
         }
         stats.accepted.fetch_add(1, Relaxed);
         let (http, transport, stats) = (http.clone(), transport.clone(), stats.clone());
-        let (first_bytes_timeout, alive) = (options.first_bytes_timeout, running.subscribe());
+        let (accepting, alive) = (accepting.clone(), running.subscribe());
         let (open, mut stop) = (Open::new(stats.clone()), stop.clone());
         tokio::spawn(async move {
             let _open = open;
             let first = tokio::select! {
-                first = timeout(first_bytes_timeout, is_node(&stream)) => first,
+                first = accepting.first(stream) => first,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             match first {
-                Ok(Ok(true)) => {
+                First::Node(socket, rights) => {
                     // The transport closes the connections of nodes.
                     drop(alive);
-                    transport.serve(stream).await;
+                    transport.serve(socket, rights).await;
                 }
-                Ok(Ok(false)) => {
-                    http.serve(stream).await;
+                First::Client(socket, rights) => {
+                    http.serve(socket, rights).await;
                     drop(alive);
                 }
-                Ok(Err(_)) => {}
-                Err(_) => {
+                First::Ended => {}
+                First::Silent => {
                     stats.silent.fetch_add(1, Relaxed);
                 }
             }
@@ -174,6 +183,42 @@ impl Open {
 impl Drop for Open {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What an accepted connection turns out to be.
+enum First {
+    Node(Socket, Rights),
+    Client(Socket, Rights),
+    Ended,
+    Silent,
+}
+
+struct Accepting {
+    handshakes: Handshakes,
+    options: PortOptions,
+}
+
+impl Accepting {
+    async fn first(&self, stream: TcpStream) -> First {
+        if let Some(tls) = self.options.access.tls() {
+            let Some(accepted) = self.handshakes.accept(tls, stream).await else {
+                return First::Ended;
+            };
+            return match accepted.protocol {
+                Protocol::Node => First::Node(accepted.socket, accepted.rights),
+                Protocol::Http2 | Protocol::Http1 => {
+                    First::Client(accepted.socket, accepted.rights)
+                }
+            };
+        }
+        let (is_node, rights) = (is_node(&stream), Rights::of_plain());
+        match timeout(self.options.first_bytes_timeout, is_node).await {
+            Ok(Ok(true)) => First::Node(plain(stream), rights),
+            Ok(Ok(false)) => First::Client(plain(stream), rights),
+            Ok(Err(_)) => First::Ended,
+            Err(_) => First::Silent,
+        }
     }
 }
 
@@ -224,9 +269,9 @@ struct Http {
 }
 
 impl Http {
-    async fn serve(mut self, stream: TcpStream) {
+    async fn serve(mut self, stream: Socket, rights: Rights) {
         // A refusal costs only latency.
-        let _ = stream.set_nodelay(true);
+        let _ = socket::tcp(&stream).set_nodelay(true);
         let PortOptions { stream_window_bytes_max, connection_window_bytes_max, body, .. } =
             self.options;
         let memory = ConnectionMemory::new(&self.memory, connection_window_bytes_max);
@@ -236,7 +281,7 @@ impl Http {
             .http2()
             .initial_stream_window_size(window_bytes.min(stream_window_bytes_max))
             .initial_connection_window_size(window_bytes);
-        let service = TowerToHyperService::new(Accounted::new(self.router, memory, body));
+        let service = TowerToHyperService::new(Accounted::new(self.router, memory, body, rights));
         let connection = builder.serve_connection(TokioIo::new(stream), service);
         tokio::pin!(connection);
         // The error of a client's connection concerns only the client.
@@ -266,9 +311,14 @@ pub(crate) fn with_text_of_unsupported(grpc: Router) -> Router {
 }
 
 pub(crate) async fn answer_unsupported(request: Request) -> Response {
-    let kind = request.headers().get(CONTENT_TYPE);
+    unsupported(request.uri().path(), request.headers())
+}
+
+/// Returns the answer to a request for a path that is not served.
+pub(crate) fn unsupported(path: &str, headers: &HeaderMap) -> Response {
+    let kind = headers.get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
-        return refusal(request.uri().path());
+        return refusal(path);
     }
     (StatusCode::NOT_FOUND, "this path does not exist; / lists those that do\n").into_response()
 }

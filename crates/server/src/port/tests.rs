@@ -3,7 +3,7 @@
 use super::{PortOptions, Stats, serve};
 use crate::memory::NodeMemory;
 use crate::transport::tests::common::{self, Book, Seen, heartbeat, until};
-use crate::transport::{Boots, Identity, MAGIC, Transport};
+use crate::transport::{Boots, Identity, MAGIC, Transport, TransportOptions};
 use axum::Router;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -17,16 +17,16 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-struct Port {
-    transport: Transport,
-    seen: Arc<Seen>,
-    address: String,
-    stats: Arc<Stats>,
+pub(super) struct Port {
+    pub transport: Transport,
+    pub seen: Arc<Seen>,
+    pub address: String,
+    pub stats: Arc<Stats>,
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
 }
 
-async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
+pub(super) async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -36,8 +36,9 @@ async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
         "done"
     };
     let router: Router = grpc
-        .route("/hello", axum::routing::get(|| async { "hello" }))
-        .route("/slow", axum::routing::get(slow));
+        .route("/status", axum::routing::get(|| async { "hello" }))
+        .route("/unlisted", axum::routing::get(|| async { "reached" }))
+        .route("/metrics", axum::routing::get(slow));
     let seen = Arc::new(Seen::default());
     let identity = Identity {
         cluster: ClusterId(1),
@@ -46,7 +47,9 @@ async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
         times: LeaseTimes::default(),
         boots: Arc::new(Boots::new(1)),
     };
-    let transport = Transport::start(common::options(), identity, book.clone(), seen.clone());
+    let access = options.access.clone();
+    let transport_options = TransportOptions { access, ..common::options() };
+    let transport = Transport::start(transport_options, identity, book.clone(), seen.clone());
     book.set(store, &address);
     let (stop, stopped) = watch::channel(false);
     let stats = Arc::new(Stats::default());
@@ -56,7 +59,7 @@ async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
     Port { transport, seen, address, stats, stop, task: tokio::spawn(serving) }
 }
 
-fn hasty() -> PortOptions {
+pub(super) fn hasty() -> PortOptions {
     PortOptions { first_bytes_timeout: Duration::from_millis(300), ..PortOptions::default() }
 }
 
@@ -79,12 +82,19 @@ async fn browsers_clients_and_nodes_share_the_port() {
     let book = Arc::new(Book::default());
     let a = start(&book, 1, hasty()).await;
     let b = start(&book, 2, hasty()).await;
-    assert!(get(&a.address, "/hello").await.ends_with("hello"));
+    assert!(get(&a.address, "/status").await.ends_with("hello"));
     let mut client = client(&a.address).await;
     let answer = client.check(HealthCheckRequest::default()).await.unwrap();
     assert_eq!(answer.into_inner().status, 1);
     a.transport.send(vec![heartbeat(1, 2, 5)]);
     until("a node's message", || b.seen.count() == 1).await;
+}
+
+#[tokio::test]
+async fn a_route_without_a_class_is_not_reached() {
+    let a = start(&Arc::new(Book::default()), 1, hasty()).await;
+    let answer = get(&a.address, "/unlisted").await;
+    assert!(answer.contains("404") && !answer.contains("reached"), "{answer}");
 }
 
 #[tokio::test]
@@ -105,7 +115,7 @@ async fn a_node_is_known_by_its_first_bytes_however_slowly_they_come() {
 #[tokio::test]
 async fn a_silent_connection_is_closed_in_time() {
     let a = start(&Arc::new(Book::default()), 1, hasty()).await;
-    for first in [&b""[..], b"STELE", b"GET /hello HT"] {
+    for first in [&b""[..], b"STELE", b"GET /status HT"] {
         let mut stream = TcpStream::connect(&a.address).await.unwrap();
         stream.write_all(first).await.unwrap();
         let mut sink = Vec::new();
@@ -129,20 +139,20 @@ async fn connections_are_bounded_and_places_come_free() {
     assert_eq!(a.stats.refused.load(Relaxed), 1);
     drop((first, second));
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(get(&a.address, "/hello").await.ends_with("hello"));
+    assert!(get(&a.address, "/status").await.ends_with("hello"));
     limit.store(0, Relaxed);
     let mut refused = TcpStream::connect(&a.address).await.unwrap();
     assert!(matches!(refused.read(&mut [0; 8]).await, Ok(0) | Err(_)), "the limit was lowered");
     limit.store(1, Relaxed);
     until("all are closed", || a.stats.open.load(Relaxed) == 0).await;
-    assert!(get(&a.address, "/hello").await.ends_with("hello"));
+    assert!(get(&a.address, "/status").await.ends_with("hello"));
 }
 
 #[tokio::test]
 async fn a_stop_lets_requests_in_work_end() {
     let a = start(&Arc::new(Book::default()), 1, hasty()).await;
     let address = a.address.clone();
-    let request = tokio::spawn(async move { get(&address, "/slow").await });
+    let request = tokio::spawn(async move { get(&address, "/metrics").await });
     until("the request is in progress", || a.stats.accepted.load(Relaxed) == 1).await;
     tokio::time::sleep(Duration::from_millis(50)).await;
     a.stop.send_replace(true);

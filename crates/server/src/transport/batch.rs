@@ -6,6 +6,7 @@ use super::closed::CloseReason;
 use super::frame::{self, FrameKind, HEADER_BYTES};
 use super::hello::Lane;
 use super::serve::SMALL_FRAME_BYTES_MAX;
+use crate::access::SocketWriter;
 use bytes::Bytes;
 use std::io::{self, IoSlice};
 use std::ops::Range;
@@ -14,7 +15,6 @@ use stele_replica::PeerMessage;
 use stele_replica::wire::{self, SentRoutes};
 use stele_types::checksum::Crc32c;
 use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 
 /// Shorter payloads are copied into the buffer: cheaper than one more slice for the kernel.
 const COPIED_BYTES_MAX: usize = 2 << 10;
@@ -209,7 +209,7 @@ impl FrameBatch {
     /// `stall_max`.
     pub(super) async fn write(
         &self,
-        stream: &mut OwnedWriteHalf,
+        stream: &mut SocketWriter,
         stall_max: Duration,
     ) -> Result<usize, CloseReason> {
         let (mut next, mut skip, mut calls) = (0, 0, 0);
@@ -234,6 +234,8 @@ impl FrameBatch {
                 next += 1;
             }
         }
+        let flushed = tokio::time::timeout(stall_max, stream.flush()).await;
+        flushed.map_err(|_| CloseReason::Stalled)??;
         Ok(calls)
     }
 }

@@ -1,5 +1,6 @@
 //! Reasons why connections end.
 
+use crate::access::Denied;
 use std::fmt;
 use std::io;
 use stele_types::StoreId;
@@ -76,6 +77,8 @@ pub enum CloseReason {
     Declined(String),
     /// A store of the other side runs elsewhere now, or must not be heard.
     Displaced,
+    /// The other side is no node of the cluster.
+    Denied(Denied),
 }
 
 impl CloseReason {
@@ -85,7 +88,7 @@ impl CloseReason {
     }
 
     /// All labels, in the order of their numbers.
-    pub(crate) const LABELS: [&'static str; 16] = [
+    pub(crate) const LABELS: [&'static str; 17] = [
         "dial",
         "no_address",
         "io",
@@ -102,6 +105,7 @@ impl CloseReason {
         "other_tick",
         "copied_directory",
         "displaced",
+        "denied",
     ];
 
     /// Returns the label in metrics.
@@ -117,6 +121,7 @@ impl CloseReason {
             Self::Refused(reason, _) => reason.label(),
             Self::Declined(_) => "declined",
             Self::Displaced => "displaced",
+            Self::Denied(_) => "denied",
         }
     }
 
@@ -132,6 +137,7 @@ impl fmt::Display for CloseReason {
             Self::Dial(error) => write!(f, "cannot connect: {error}"),
             Self::NoAddress(store) => write!(f, "no address of store {store} is known"),
             Self::Io(error) => write!(f, "connection failed: {error}"),
+            Self::Denied(denied) => denied.fmt(f),
             Self::Displaced => f.write_str("another run of its store is heard now"),
             Self::Ended => f.write_str("closed by the other side"),
             Self::Silent => f.write_str("nothing received from the other side for too long"),

@@ -5,14 +5,14 @@ use super::frame::{self, Frame, FrameKind, Frames};
 use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC, Welcome};
 use super::runs::PROBE_TIME;
 use super::shared::{Shared, Stats};
+use crate::access::{Socket, SocketReader, SocketWriter, socket};
+use stele_tls::Protocol;
 use stele_types::StoreId;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 pub(super) struct Reader {
-    stream: OwnedReadHalf,
+    stream: SocketReader,
     frames: Frames,
 }
 
@@ -35,21 +35,21 @@ impl Reader {
         self.frames.bound(bytes_max);
     }
 
-    pub(super) fn parts(&mut self) -> (&mut Frames, &mut OwnedReadHalf) {
+    pub(super) fn parts(&mut self) -> (&mut Frames, &mut SocketReader) {
         (&mut self.frames, &mut self.stream)
     }
 }
 
 /// Splits a connection into halves; frames are bounded as before a hello.
-pub(super) fn split(stream: TcpStream) -> Result<(Reader, OwnedWriteHalf), CloseReason> {
-    stream.set_nodelay(true)?;
-    let (read, write) = stream.into_split();
+pub(super) fn split(stream: Socket) -> Result<(Reader, SocketWriter), CloseReason> {
+    socket::tcp(&stream).set_nodelay(true)?;
+    let (read, write) = socket::into_halves(stream);
     Ok((Reader { stream: read, frames: Frames::new(HELLO_BYTES_MAX) }, write))
 }
 
 pub(super) struct Dialled {
     pub reader: Reader,
-    pub writer: OwnedWriteHalf,
+    pub writer: SocketWriter,
     pub welcome: Welcome,
 }
 
@@ -71,11 +71,11 @@ pub(super) async fn dial(
     hello.runs = hello.from.iter().map(|store| identity.boots.get(*store)).collect();
     hello.wanted = wanted.to_vec();
     let handshake = async {
-        let stream = TcpStream::connect(address).await.map_err(CloseReason::Dial)?;
-        let (mut reader, mut writer) = split(stream)?;
+        let stream = shared.options.access.dial(address, Protocol::Node).await;
+        let (mut reader, mut writer) = split(stream.map_err(CloseReason::Dial)?)?;
         let handshake_bytes =
             [&MAGIC, &frame::whole(FrameKind::Hello, &hello.encode())[..]].concat();
-        writer.write_all(&handshake_bytes).await?;
+        socket::send(&mut writer, &handshake_bytes).await?;
         loop {
             let answer = reader.next(&shared.stats).await?;
             match answer.kind {

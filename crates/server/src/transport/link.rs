@@ -7,14 +7,13 @@ use super::frame::{self, FrameKind};
 use super::hello::{self, Lane, Welcome};
 use super::node::{Link, RemoteNode};
 use super::shared::{Shared, Stats};
+use crate::access::{SocketWriter, socket};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_node::succession::Verdict;
 use stele_replica::PeerMessage;
 use stele_types::checksum::crc32c;
 use stele_types::{Prng, StoreId, StoreRun};
-use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::time::timeout;
 
 /// Keeps a lane to a node connected as long as a store is reached through it.
@@ -124,7 +123,7 @@ async fn write_messages(
     node: &RemoteNode,
     (link, lane): (&Link, Lane),
     mut batch: FrameBatch,
-    writer: &mut OwnedWriteHalf,
+    writer: &mut SocketWriter,
 ) -> Result<(), CloseReason> {
     let (options, stats) = (&shared.options, &shared.stats);
     let alive = frame::whole(FrameKind::Alive, b"");
@@ -134,7 +133,7 @@ async fn write_messages(
         if messages.is_empty() {
             let waited = timeout(options.keepalive_interval, link.queue.filled()).await;
             if waited.is_err() {
-                let written = timeout(options.stall_max, writer.write_all(&alive)).await;
+                let written = timeout(options.stall_max, socket::send(writer, &alive)).await;
                 written.map_err(|_| CloseReason::Stalled)??;
             }
             continue;

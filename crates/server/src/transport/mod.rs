@@ -33,6 +33,7 @@ pub use queue::message_bytes;
 pub use shared::Stats;
 pub use snapshot_stream::{SnapshotOffer, SnapshotReceiver, SnapshotSender};
 
+use crate::access::{Access, Rights, Socket};
 use bytes::Bytes;
 use hello::Lane;
 use node::Nodes;
@@ -46,7 +47,6 @@ use stele_node::members::RunStanding;
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::{LeaseTimes, PeerMessage};
 use stele_types::{ClusterId, Error, StoreId, StoreRun};
-use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 
@@ -129,9 +129,15 @@ impl Transport {
         snapshot_stream::open(self.shared.clone(), to, from, header, resumes).await
     }
 
-    /// Serves a connection until it ends; its first bytes, not yet read, are [`MAGIC`].
-    pub async fn serve(&self, stream: TcpStream) {
-        self.shared.until_stop(serve::run(self.shared.clone(), stream)).await;
+    /// Returns how connections to other nodes are made.
+    pub(crate) fn access(&self) -> &Access {
+        &self.shared.options.access
+    }
+
+    /// Serves a connection of a caller with these rights until it ends; its first bytes, not yet read, are
+    /// [`MAGIC`].
+    pub async fn serve(&self, stream: Socket, rights: Rights) {
+        self.shared.until_stop(serve::run(self.shared.clone(), stream, rights)).await;
     }
 
     /// Looks up the address of every store again, and dials unconnected nodes at once.
@@ -322,6 +328,8 @@ pub struct TransportOptions {
     pub snapshots_in_max: usize,
     /// Seed of random pauses.
     pub seed: u64,
+    /// How connections are made.
+    pub access: Access,
 }
 
 impl Default for TransportOptions {
@@ -340,6 +348,7 @@ impl Default for TransportOptions {
             incoming_max: 1024,
             snapshots_in_max: 8,
             seed: 0,
+            access: Access::default(),
         }
     }
 }

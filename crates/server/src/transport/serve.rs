@@ -7,30 +7,33 @@ use super::hello::{self, Hello, Lane, MAGIC, RefusedStore, Welcome};
 use super::queue::message_bytes;
 use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
 use super::{BoxFuture, snapshot_stream};
+use crate::access::{Rights, Socket, SocketWriter, socket};
+use std::io;
 use std::sync::Arc;
 use stele_node::members::RunStanding;
 use stele_replica::PeerMessage;
 use stele_replica::wire::{self, ReceivedRoutes};
 use stele_types::{StoreId, StoreRun};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedWriteHalf;
+use tokio::io::AsyncReadExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// Larger frames need a receive budget; smaller ones lie in blocks that a connection has anyway.
 pub(super) const SMALL_FRAME_BYTES_MAX: usize = 64 << 10;
 
-pub(super) async fn run(shared: Arc<Shared>, stream: TcpStream) {
-    let name = match stream.peer_addr() {
+pub(super) async fn run(shared: Arc<Shared>, stream: Socket, rights: Rights) {
+    let name = match socket::tcp(&stream).peer_addr() {
         Ok(address) => address.to_string(),
         Err(_) => "unknown".to_owned(),
     };
     let mut remote = Remote { name, is_logged: false };
     let permit = shared.incoming.clone().try_acquire_owned();
-    let ended = match permit {
-        Ok(_permit) => serve(&shared, stream, &mut remote).await,
-        Err(_) => {
+    let ended = match (permit, rights.check_node()) {
+        // Invariant: only a node of the cluster sends messages of nodes.
+        // Tests: `a_client_is_no_node_of_the_cluster`.
+        (_, Err(denied)) => Err(CloseReason::Denied(denied)),
+        (Ok(_permit), Ok(())) => serve(&shared, stream, &mut remote).await,
+        (Err(_), _) => {
             Err(CloseReason::Refused(RejectReason::TooMany, "too many connections".to_owned()))
         }
     };
@@ -50,7 +53,7 @@ struct Remote {
 
 async fn serve(
     shared: &Arc<Shared>,
-    stream: TcpStream,
+    stream: Socket,
     remote: &mut Remote,
 ) -> Result<(), CloseReason> {
     let (mut reader, mut writer) = connection::split(stream)?;
@@ -128,7 +131,7 @@ impl Heard {
 async fn handshake(
     shared: &Arc<Shared>,
     reader: &mut Reader,
-    writer: &mut OwnedWriteHalf,
+    writer: &mut SocketWriter,
     remote: &mut Remote,
 ) -> Result<Greeted, CloseReason> {
     let mut magic = [0; MAGIC.len()];
@@ -164,7 +167,7 @@ async fn handshake(
     remote.is_logged = shared.note_rejection(&hello, logged);
     if let Some((reason, text)) = rejection {
         let answer = frame::whole(FrameKind::Refused, &hello::refused(reason, &text, &refused));
-        writer.write_all(&answer).await?;
+        socket::send(writer, &answer).await?;
         return Err(CloseReason::Refused(reason, text));
     }
     if !refused.is_empty() && !remote.is_logged {
@@ -178,7 +181,7 @@ async fn handshake(
     let runs = serving.into_iter().map(|store| (store, shared.identity.boots.get(store)));
     let runs = runs.filter(|(_, run)| run.is_known()).collect();
     let welcome = Welcome { version: hello.version(), gone, runs, refused: refused.clone() };
-    writer.write_all(&frame::whole(FrameKind::Welcome, &welcome.encode())).await?;
+    socket::send(writer, &frame::whole(FrameKind::Welcome, &welcome.encode())).await?;
     Ok(Greeted { hello, refused })
 }
 
@@ -187,7 +190,7 @@ async fn messages(
     hello: &Hello,
     heard: &Heard,
     mut reader: Reader,
-    writer: OwnedWriteHalf,
+    mut writer: SocketWriter,
 ) -> Result<(), CloseReason> {
     let options = &shared.options;
     let mut own = shared.own.subscribe();
@@ -230,11 +233,11 @@ async fn messages(
                 }
                 let _ = heard.check(shared, |_| true)?;
                 frames.release_blocks();
-                write_alive(shared, &writer)?;
+                write_alive(shared, &mut writer)?;
             }
             // The sender is a part of `shared`.
             Ok(()) = own.changed() => {
-                write_alive(shared, &writer)?;
+                write_alive(shared, &mut writer)?;
             }
         }
     }
@@ -242,12 +245,12 @@ async fn messages(
 
 /// Writes a keepalive with the stores that do not serve. Only keepalives are written here: if one
 /// does not fit, they have not been read for hours.
-fn write_alive(shared: &Shared, writer: &OwnedWriteHalf) -> Result<(), CloseReason> {
+fn write_alive(shared: &Shared, writer: &mut SocketWriter) -> Result<(), CloseReason> {
     let alive = frame::whole(FrameKind::Alive, &hello::alive(&shared.own.borrow().gone));
-    if writer.try_write(&alive)? != alive.len() {
-        return Err(CloseReason::Stalled);
-    }
-    Ok(())
+    socket::send_now(writer, &alive).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => CloseReason::Stalled,
+        _ => CloseReason::Io(error),
+    })
 }
 
 /// A connection's part of [`Shared::room`].

@@ -21,13 +21,12 @@ use super::connection::{self, Dialled, Reader};
 use super::frame::{self, Frame, FrameKind};
 use super::hello::{self, Hello, Lane, Offer, RESUMABLE};
 use super::shared::{Shared, Stats};
+use crate::access::{SocketWriter, socket};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_node::snapshot::Position;
 use stele_types::StoreId;
 use stele_types::checksum::{Crc32c, crc32c, crc32c_suffix};
-use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
@@ -87,7 +86,7 @@ fn frame_bytes_max() -> usize {
 /// Snapshot being sent. When it is dropped the receiver drops all of it.
 pub struct SnapshotSender {
     shared: Arc<Shared>,
-    writer: OwnedWriteHalf,
+    writer: SocketWriter,
     /// Replies of the receiver, without keepalives.
     answers: mpsc::Receiver<Result<Frame, CloseReason>>,
     tally: Tally,
@@ -274,7 +273,7 @@ pub(super) async fn receive(
     hello: &Hello,
     is_heard: impl Fn(StoreId) -> bool,
     mut reader: Reader,
-    mut writer: OwnedWriteHalf,
+    mut writer: SocketWriter,
 ) -> Result<(), CloseReason> {
     let (stall_max, version) = (shared.options.stall_max, hello.version());
     reader.bound(OFFER_BYTES_MAX);
@@ -290,7 +289,7 @@ pub(super) async fn receive(
     }
     let Ok(permit) = shared.snapshots_in.clone().try_acquire_owned() else {
         let reason = "too many snapshots are being received";
-        writer.write_all(&frame::whole(FrameKind::Declined, reason.as_bytes())).await?;
+        socket::send(&mut writer, &frame::whole(FrameKind::Declined, reason.as_bytes())).await?;
         return Err(CloseReason::Declined(reason.to_owned()));
     };
     let (replies, answers) = mpsc::channel(2);
@@ -304,7 +303,7 @@ pub(super) async fn receive(
 async fn write_replies(
     shared: &Shared,
     mut answers: mpsc::Receiver<Bytes>,
-    mut writer: OwnedWriteHalf,
+    mut writer: SocketWriter,
 ) -> Result<(), CloseReason> {
     let options = &shared.options;
     let alive = frame::whole(FrameKind::Alive, b"");
@@ -314,7 +313,7 @@ async fn write_replies(
             Ok(None) => return Ok(()),
             Err(_) => alive.clone(),
         };
-        let written = timeout(options.stall_max, writer.write_all(&answer)).await;
+        let written = timeout(options.stall_max, socket::send(&mut writer, &answer)).await;
         written.map_err(|_| CloseReason::Stalled)??;
     }
 }

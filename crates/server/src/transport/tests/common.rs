@@ -5,6 +5,7 @@ use super::super::{
     Boots, BoxFuture, CloseReason, Deliver, Identity, RefusedStore, Resolve, SnapshotOffer,
     Transport, TransportOptions,
 };
+use crate::access::{Rights, plain};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
@@ -254,7 +255,9 @@ impl TestNode {
         let listening = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 let transport = accepting.clone();
-                tokio::spawn(async move { transport.serve(stream).await });
+                tokio::spawn(
+                    async move { transport.serve(plain(stream), Rights::of_plain()).await },
+                );
             }
         });
         Self { transport, seen, address, listening }

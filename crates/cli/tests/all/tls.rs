@@ -1,0 +1,160 @@
+//! Nodes and clients with certificates, as processes.
+
+use crate::common::{Ran, run, stele};
+use crate::node_process::{Node, until};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+/// Certificates of a cluster in a directory of their own.
+struct Certificates(tempfile::TempDir);
+
+impl Certificates {
+    /// Creates an authority, a certificate of each node, and those of an administrator and an application.
+    fn new(nodes: &[&str]) -> Self {
+        let certificates = Self(tempfile::tempdir().unwrap());
+        certificates.create("ca");
+        for node in nodes {
+            certificates.node(node);
+        }
+        certificates.create("client root");
+        certificates.create("client app");
+        certificates
+    }
+
+    fn create(&self, line: &str) {
+        run(self.0.path(), &format!("cert {line} --dir $")).ok();
+    }
+
+    fn node(&self, name: &str) {
+        self.create(&format!("node {name} --cluster-name prod --host localhost,127.0.0.1"));
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.path().join(name).display().to_string()
+    }
+
+    /// Returns the flags of a node.
+    fn of_node(&self, name: &str) -> Vec<String> {
+        let (certificate, key) = (format!("{name}.pem"), format!("{name}.key"));
+        [("--tls-ca", "ca.pem"), ("--tls-cert", &certificate), ("--tls-key", &key)]
+            .into_iter()
+            .flat_map(|(flag, file)| [flag.to_owned(), self.file(file)])
+            .chain(["--administrators", "root"].map(str::to_owned))
+            .collect()
+    }
+
+    fn start(&self, dir: &Path, name: &str, more: &[&str]) -> Node {
+        let mut flags = self.of_node(name);
+        flags.extend(more.iter().map(|word| (*word).to_owned()));
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        Node::start(dir, "127.0.0.1:0", &flags)
+    }
+
+    /// Returns the flags of a client.
+    fn of_client(&self, name: &str) -> String {
+        let file = |suffix: &str| self.file(&format!("{name}.{suffix}"));
+        format!("--ca {} --cert {} --key {}", self.file("ca.pem"), file("pem"), file("key"))
+    }
+}
+
+fn ran(line: &str) -> Ran {
+    run(Path::new("."), line)
+}
+
+#[test]
+fn nodes_and_clients_with_certificates_form_a_cluster_and_others_get_nothing() {
+    let certificates = Certificates::new(&["n1", "n2"]);
+    let root = tempfile::tempdir().unwrap();
+    let dirs = ["a", "b"].map(|name| root.path().join(name));
+    let first = certificates.start(&dirs[0], "n1", &[]);
+    let second = certificates.start(&dirs[1], "n2", &["--join", &first.address.clone()]);
+    let (app, admin) = (certificates.of_client("app"), certificates.of_client("root"));
+    let regions = format!("ctl --cluster {} {admin} --json regions", first.address);
+    until(&dirs[0], &regions, |row| row.contains("\"stores\":[1,2]"));
+    let at = |address: &str, command: &str| format!("{command} --cluster {address}");
+    ran(&format!("{} {app} k v", at(&first.address, "put"))).ok();
+    let got = ran(&format!("{} {app} k", at(&second.address, "get"))).ok();
+    assert_eq!(got.text().trim(), "v");
+    // An application administers nothing.
+    let drain = |flags: &str| format!("ctl --cluster {} {flags} drain 2", first.address);
+    ran(&drain(&app)).fails(1, "client app may not call /stele.control.v1.Control/SetStoreState");
+    // Without a certificate, of another authority, and without TLS.
+    let ca = certificates.file("ca.pem");
+    let other = Certificates::new(&[]);
+    let foreign = other.of_client("app").replace(&other.file("ca.pem"), &ca);
+    for (flags, text) in [
+        (format!("--ca {ca}"), "certificate"),
+        (foreign, "certificate"),
+        (other.of_client("app"), "UnknownIssuer"),
+        (String::new(), "the node requires TLS"),
+    ] {
+        let line = format!("{} {flags} k", at(&first.address, "get")).replace("  ", " ");
+        let refused = ran(&line);
+        assert!(refused.code == 1 && refused.err.contains(text), "{flags}: {refused:?}");
+    }
+    // The second node takes the leaders over.
+    let log = first.stop();
+    for cause in ["no_certificate", "unknown_issuer", "plaintext"] {
+        assert!(log.contains(&format!("failed ({cause})")), "{cause}: {log}");
+    }
+}
+
+#[test]
+fn certificates_change_while_a_node_serves_and_bad_files_change_nothing() {
+    let certificates = Certificates::new(&["n1"]);
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("a");
+    let node = certificates.start(&dir, "n1", &[]);
+    let copy = |from: &str, to: &str| {
+        std::fs::copy(certificates.file(from), certificates.file(to)).unwrap();
+    };
+    let get = format!("get --cluster {} {} k", node.address, certificates.of_client("app"));
+    ran(&get).fails(3, "");
+    // A certificate without its key is refused; the pair in force stays.
+    certificates.node("n2");
+    copy("n2.pem", "n1.pem");
+    node.signal("HUP");
+    ran(&get).fails(3, "");
+    // An authority of its own for each side; the bundle has both.
+    let next = Certificates::new(&["n1"]);
+    let bundle = [certificates.file("ca.pem"), next.file("ca.pem")];
+    let bundle = bundle.map(|file| std::fs::read_to_string(file).unwrap()).concat();
+    std::fs::write(certificates.file("ca.pem"), bundle).unwrap();
+    for file in ["n1.pem", "n1.key"] {
+        std::fs::copy(next.file(file), certificates.file(file)).unwrap();
+    }
+    node.signal("HUP");
+    // The new client knows the new authority alone.
+    let new = format!("get --cluster {} {} k", node.address, next.of_client("app"));
+    let started = Instant::now();
+    while ran(&new).code != 3 {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let log = node.stop();
+    assert!(log.contains("the key") && log.contains("is not that of the certificate"), "{log}");
+}
+
+#[test]
+fn a_node_without_tls_stays_on_loopback_unless_it_is_insecure() {
+    let root = tempfile::tempdir().unwrap();
+    let start = |more: &[&str]| {
+        let mut server = stele();
+        let all = ["server", "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1", "--store"];
+        server.args(all).arg(root.path().join("a")).args(more);
+        server.stdout(Stdio::piped()).stderr(Stdio::piped());
+        server.output().unwrap()
+    };
+    let refused = start(&[]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{text}");
+    assert!(text.contains("each process that reaches the port may read and delete"), "{text}");
+    assert!(text.contains("tls_cert") && text.contains("insecure"), "{text}");
+    let refused = start(&["--tls-cert", "x.pem"]);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("tls_ca is not set"), "{text}");
+    let node =
+        Node::start(&PathBuf::from(root.path()).join("b"), "127.0.0.1:0", &["--insecure", "true"]);
+    node.stop();
+}

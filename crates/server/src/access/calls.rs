@@ -1,0 +1,123 @@
+//! Table of calls: each path and each kind of frame with the class of its callers. What is not in the
+//! table is not served.
+
+use crate::transport::frame::FrameKind;
+
+/// Senders that a call is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum CallClass {
+    /// Clients: keys and values, and what they ask to find them.
+    Data,
+    /// Nodes of the cluster.
+    Peer,
+    /// Operators.
+    Admin,
+    /// Whatever watches a node: it changes nothing and shows no key.
+    Status,
+}
+
+/// Services of which all calls have one class.
+const SERVICES: [(&str, CallClass); 6] = [
+    ("/tikvpb.Tikv/", CallClass::Data),
+    ("/stele.kv.v1.Kv/", CallClass::Data),
+    ("/pdpb.PD/", CallClass::Data),
+    ("/meta_storagepb.MetaStorage/", CallClass::Data),
+    ("/keyspacepb.Keyspace/", CallClass::Data),
+    ("/grpc.health.v1.Health/", CallClass::Data),
+];
+
+const CONTROL: &str = "/stele.control.v1.Control/";
+
+/// Calls of [`CONTROL`], each with its class: a new one has none until it stands here.
+const CONTROL_CALLS: [(&str, CallClass); 23] = [
+    ("Join", CallClass::Peer),
+    ("Heartbeat", CallClass::Peer),
+    ("AllocIds", CallClass::Peer),
+    ("Members", CallClass::Peer),
+    ("ListStores", CallClass::Admin),
+    ("ListRegions", CallClass::Admin),
+    ("ListOperators", CallClass::Admin),
+    ("CancelOperator", CallClass::Admin),
+    ("Transfer", CallClass::Admin),
+    ("Move", CallClass::Admin),
+    ("Split", CallClass::Admin),
+    ("Merge", CallClass::Admin),
+    ("SetStoreState", CallClass::Admin),
+    ("GetStoreProgress", CallClass::Admin),
+    ("Explain", CallClass::Admin),
+    ("Placement", CallClass::Admin),
+    ("RegionDetail", CallClass::Admin),
+    ("RecoverReplica", CallClass::Admin),
+    ("LocalChecksum", CallClass::Admin),
+    ("GetConfig", CallClass::Admin),
+    ("SetConfig", CallClass::Admin),
+    ("KeepRun", CallClass::Admin),
+    ("DescribeRun", CallClass::Peer),
+];
+
+/// Paths of HTTP.
+const PAGES: [&str; 6] = ["/", "/metrics", "/healthz", "/health", "/readyz", "/status"];
+
+/// Returns the class of a path; `None` if there is no such call.
+///
+/// Invariant: a path without a class reaches no service.
+/// Tests: `every_call_has_a_class_and_the_table_has_no_other`, `a_route_without_a_class_is_not_reached`.
+pub fn class_of(path: &str) -> Option<CallClass> {
+    if let Some(name) = path.strip_prefix(CONTROL) {
+        return CONTROL_CALLS.iter().find(|(call, _)| *call == name).map(|(_, class)| *class);
+    }
+    if PAGES.contains(&path) {
+        return Some(CallClass::Status);
+    }
+    // Calls of TiKV's services that Stele lacks are refused in their terms.
+    SERVICES.iter().find(|(service, _)| path.starts_with(service)).map(|(_, class)| *class)
+}
+
+impl FrameKind {
+    /// Returns the class of its senders.
+    pub const fn class(self) -> CallClass {
+        match self {
+            Self::Hello
+            | Self::Welcome
+            | Self::Refused
+            | Self::Alive
+            | Self::Message
+            | Self::Messages
+            | Self::Offer
+            | Self::Accepted
+            | Self::Declined
+            | Self::Chunk
+            | Self::End
+            | Self::Done => CallClass::Peer,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stele_proto::Method;
+
+    #[test]
+    fn every_call_has_a_class_and_the_table_has_no_other() {
+        let paths: Vec<&str> = Method::all().iter().map(Method::path).collect();
+        for path in &paths {
+            assert!(class_of(path).is_some(), "{path} has no class");
+        }
+        for (call, _) in CONTROL_CALLS {
+            assert!(paths.contains(&&*format!("{CONTROL}{call}")), "{call} does not exist");
+        }
+        assert_eq!(class_of("/stele.control.v1.Control/NoSuchCall"), None);
+        assert_eq!(class_of("/stele.control.v2.Control/Join"), None);
+        assert_eq!(class_of("/debug"), None);
+        assert_eq!(class_of("/metrics/"), None);
+    }
+
+    #[test]
+    fn calls_of_nodes_and_operators_are_not_for_clients() {
+        for (call, class) in CONTROL_CALLS {
+            assert!(class > CallClass::Data && class != CallClass::Status, "{call}");
+        }
+        assert_eq!(FrameKind::Hello.class(), CallClass::Peer);
+    }
+}
