@@ -8,6 +8,7 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use stele_server::access::Reach;
 use stele_server::config::Config;
 use stele_server::descriptors::Descriptors;
 use stele_server::node::{self, Ready};
@@ -137,11 +138,20 @@ fn announce(ready: &Ready, dirs: &[PathBuf]) {
         count => format!("{count} stores"),
     };
     let Ready { address, cluster, took, .. } = ready;
+    let (files, reach) = match &ready.reach {
+        Reach::Identified(node) => (" --ca FILE --cert FILE --key FILE", format!("TLS; {node}")),
+        Reach::Loopback => ("", "this machine only, without TLS".to_owned()),
+        Reach::Insecure => {
+            let text = "insecure: each process that reaches the port may read and delete every key";
+            ("", text.to_owned())
+        }
+    };
     let text = format!(
         "ready in {} ms · {stores} · cluster {cluster}\n  \
          tikv/pd    {address}    RawClient::new(vec![\"{address}\"])\n  \
-         next       stele put --cluster {address} greeting hello\n  \
+         next       stele put --cluster {address}{files} greeting hello\n  \
          data       {dirs}\n  \
+         access     {reach}\n  \
          safety     fsync on; {safety}\n",
         took.as_millis(),
     );
@@ -164,8 +174,9 @@ mod tests {
     fn the_copies_are_those_of_the_regions_here() {
         let text = |copies, nodes| {
             let (address, stores) = ("a:1".to_owned(), vec![StoreId(1)]);
-            let took = Duration::ZERO;
-            copies_of(&Ready { address, cluster: ClusterId(1), stores, copies, nodes, took })
+            let (took, reach) = (Duration::ZERO, Reach::Loopback);
+            let cluster = ClusterId(1);
+            copies_of(&Ready { address, cluster, stores, copies, nodes, reach, took })
         };
         assert!(text(None, 3).starts_with("no data here yet"));
         assert!(text(Some((1, 1)), 1).starts_with("1 copy until other nodes join"));

@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Node {
     process: Child,
     pub address: String,
-    printed: Vec<String>,
+    pub printed: Vec<String>,
 }
 
 impl Node {

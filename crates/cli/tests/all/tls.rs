@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+const LIMIT: Duration = Duration::from_secs(20);
+
 /// Certificates of a cluster in a directory of their own.
 struct Certificates(tempfile::TempDir);
 
@@ -129,7 +131,7 @@ fn certificates_change_while_a_node_serves_and_bad_files_change_nothing() {
     let new = format!("get --cluster {} {} k", node.address, next.of_client("app"));
     let started = Instant::now();
     while ran(&new).code != 3 {
-        assert!(started.elapsed() < Duration::from_secs(20));
+        assert!(started.elapsed() < LIMIT);
         std::thread::sleep(Duration::from_millis(100));
     }
     let log = node.stop();
@@ -143,8 +145,17 @@ fn a_node_without_tls_stays_on_loopback_unless_it_is_insecure() {
         let mut server = stele();
         let all = ["server", "--listen", "0.0.0.0:0", "--advertise", "127.0.0.1:1", "--store"];
         server.args(all).arg(root.path().join("a")).args(more);
-        server.stdout(Stdio::piped()).stderr(Stdio::piped());
-        server.output().unwrap()
+        // It ends with this process if it does start.
+        server.args(["--with-parent", &std::process::id().to_string()]);
+        server.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut process = server.spawn().unwrap();
+        let started = Instant::now();
+        while process.try_wait().unwrap().is_none() && started.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // Fails if it has ended, as it must.
+        let _ = process.kill();
+        process.wait_with_output().unwrap()
     };
     let refused = start(&[]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -156,5 +167,6 @@ fn a_node_without_tls_stays_on_loopback_unless_it_is_insecure() {
     assert!(text.contains("tls_ca is not set"), "{text}");
     let node =
         Node::start(&PathBuf::from(root.path()).join("b"), "127.0.0.1:0", &["--insecure", "true"]);
+    assert!(node.printed.iter().any(|line| line.contains("this machine only")));
     node.stop();
 }

@@ -40,6 +40,7 @@ use tower::service_fn;
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tls: Option<Arc<NodeTls>>,
+    is_insecure: bool,
 }
 
 /// TLS of a node, with the rules for those that it identifies.
@@ -50,6 +51,17 @@ pub struct NodeTls {
     node: NodeName,
     rules: RwLock<Arc<Rules>>,
     failed: Mutex<Failed>,
+}
+
+/// Connections that a node accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Those over TLS, under this identity of the node.
+    Identified(String),
+    /// Those of this machine, without TLS.
+    Loopback,
+    /// All, without TLS.
+    Insecure,
 }
 
 /// Time in which one line for a peer and cause is logged.
@@ -81,7 +93,7 @@ impl Access {
                     "{key} is not set: TLS needs tls_ca, tls_cert and tls_key; `stele cert` creates their files"
                 )));
             }
-            return Ok(Self { tls: Some(Arc::new(NodeTls::open(config)?)) });
+            return Ok(Self { tls: Some(Arc::new(NodeTls::open(config)?)), is_insecure: false });
         }
         // bug server.strangers_served: never
         if !config.insecure && !is_loopback(&config.listen) {
@@ -92,7 +104,18 @@ impl Access {
                 config.listen
             )));
         }
-        Ok(Self::default())
+        Ok(Self { tls: None, is_insecure: !is_loopback(&config.listen) })
+    }
+
+    /// Returns which connections the node accepts.
+    pub fn reach(&self) -> Reach {
+        match &self.tls {
+            Some(tls) => {
+                Reach::Identified(format!("node {} of cluster {}", tls.node, tls.rules().cluster))
+            }
+            None if self.is_insecure => Reach::Insecure,
+            None => Reach::Loopback,
+        }
     }
 
     /// Returns the TLS of the node; `None` without TLS.

@@ -97,6 +97,8 @@ pub struct Config {
     pub client_certificates: String,
     /// Names of clients with the rights of an administrator.
     pub administrators: Vec<String>,
+    /// Address of probes, which are answered without TLS by a status code alone; empty: none.
+    pub health_listen: String,
     /// Whether a node without TLS may be reached from other machines.
     pub insecure: bool,
 }
@@ -138,6 +140,7 @@ impl Default for Config {
             tls_key: String::new(),
             client_certificates: "required".to_owned(),
             administrators: Vec::new(),
+            health_listen: String::new(),
             insecure: false,
         }
     }
@@ -285,6 +288,10 @@ impl Config {
     /// Checks the addresses of this node, and of others also if they were not read from text.
     fn check_addresses(&self) -> Result<()> {
         address::split(&self.listen).map_err(|error| wrong_address("listen", &error))?;
+        if !self.health_listen.is_empty() {
+            let split = address::split(&self.health_listen);
+            split.map_err(|error| wrong_address("health_listen", &error))?;
+        }
         if !self.advertise.is_empty() {
             address::check(&self.advertise).map_err(|error| wrong_address("advertise", &error))?;
         }
@@ -332,6 +339,7 @@ impl Config {
                 Field::Word(&mut self.client_certificates, &["required", "optional"])
             }
             "administrators" => Field::Names(&mut self.administrators),
+            "health_listen" => Field::Text(&mut self.health_listen),
             "insecure" => Field::Switch(&mut self.insecure),
             _ => return None,
         })

@@ -43,7 +43,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 31] = [
+pub const SETTINGS: [Setting; 32] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -162,6 +162,11 @@ pub const SETTINGS: [Setting; 31] = [
         "administrators",
         "",
         "Clients, by the names in their certificates, that may administer the cluster.",
+    ),
+    setting(
+        "health_listen",
+        "",
+        "Address of probes: `/healthz` and `/readyz`, a status code alone, without TLS; empty: none.",
     ),
     setting(
         "insecure",

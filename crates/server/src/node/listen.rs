@@ -32,6 +32,16 @@ pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
     Ok((listener, advertised))
 }
 
+/// Binds the port of probes, if there is one.
+pub(super) async fn bind_probes(config: &Config) -> Result<Option<TcpListener>> {
+    if config.health_listen.is_empty() {
+        return Ok(None);
+    }
+    let configured = config.health_listen.as_str();
+    let bound = TcpListener::bind(configured).await;
+    bound.map(Some).map_err(|error| not_bound(configured, &error))
+}
+
 fn not_bound(address: &str, error: &io::Error) -> Error {
     if error.kind() != io::ErrorKind::AddrInUse {
         return Error::invalid(format!("listen on {address}: {error}"));

@@ -20,13 +20,13 @@ mod waiting;
 pub(crate) use open::SPEED_OP_BYTES;
 pub(crate) use stele_node::report::split::size_of;
 
-use crate::access::Access;
+use crate::access::{Access, Reach};
 use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::majorities::Majorities;
 use crate::members::Members;
 use crate::memory::NodeMemory;
-use crate::observe::{Health, Metrics, SlowLog, routes};
+use crate::observe::{Health, Metrics, SlowLog, probes, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
@@ -85,6 +85,8 @@ pub struct Ready {
     pub copies: Option<(usize, usize)>,
     /// Nodes of the cluster, with this one, as far as they are known.
     pub nodes: usize,
+    /// Connections that the node accepts.
+    pub reach: Reach,
     /// Duration of the start.
     pub took: Duration,
 }
@@ -148,6 +150,7 @@ impl Node {
         let started = Instant::now();
         let access = Access::open(&config)?;
         let (listener, address) = listen::bind(&config).await?;
+        let probes = listen::bind_probes(&config).await?;
         let question = ClusterQuestion::ask(&config, &access, &address);
         let opened = config.clone();
         let mut dirs = blocking(move || dirs::open_all(&opened)).await?;
@@ -193,7 +196,7 @@ impl Node {
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
-        let (port, reload) = parts.serve(listener, placement.clone(), &stopping);
+        let (port, reload) = parts.serve((listener, probes), placement.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), &stopping);
         parts.start_address_exchange(&stopping);
         parts.follow_files(&reload, &stopping);
@@ -204,6 +207,7 @@ impl Node {
             stores: idents.iter().map(|ident| ident.store).collect(),
             copies: copies(&parts.stores),
             nodes: parts.members.addresses().len(),
+            reach: parts.access.reach(),
             took: started.elapsed(),
         };
         let Parts { stores, router, transport, .. } = parts;
@@ -379,7 +383,7 @@ impl Parts {
 
     fn serve(
         &self,
-        listener: TcpListener,
+        (listener, probes): (TcpListener, Option<TcpListener>),
         placement: Arc<PlacementService>,
         stopping: &watch::Sender<bool>,
     ) -> (oneshot::Receiver<()>, Reload) {
@@ -414,7 +418,7 @@ impl Parts {
             .add_service(health);
         let stats = Arc::new(port::Stats::default());
         let memory = NodeMemory::new(self.config.request_memory_bytes_max);
-        let status = routes(Health {
+        let health = Health {
             cluster: self.cluster,
             tick_ms: self.config.tick_ms,
             address: self.address.clone(),
@@ -426,7 +430,9 @@ impl Parts {
             port: stats.clone(),
             access: self.access.clone(),
             memory: memory.clone(),
-        });
+        };
+        self.serve_probes(probes, &health, stopping);
+        let status = routes(health);
         let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
         let routes = grpc.merge(tikv.routes()).merge(status).fallback(port::answer_unsupported);
         let options = port::PortOptions {
@@ -435,8 +441,7 @@ impl Parts {
             handles: self.config.descriptors.handles().clone(),
             ..port::PortOptions::default()
         };
-        let stopped = stopping.subscribe();
-        let transport = self.transport.clone();
+        let (transport, stopped) = (self.transport.clone(), stopping.subscribe());
         let serving = port::serve(listener, routes, transport, options, memory, stats, stopped);
         let (closed, port) = oneshot::channel();
         self.router.tasks.spawn_lasting("port", async move {
@@ -444,6 +449,17 @@ impl Parts {
             serving.await;
         });
         (port, reload)
+    }
+
+    fn serve_probes(
+        &self,
+        listener: Option<TcpListener>,
+        health: &Health,
+        stopping: &watch::Sender<bool>,
+    ) {
+        let Some(listener) = listener else { return };
+        let serving = port::probes::serve(listener, probes(health.clone()), stopping.subscribe());
+        self.router.tasks.spawn_lasting("probes", serving);
     }
 
     fn watch_majorities(&self, stopping: &watch::Sender<bool>) -> Arc<Majorities> {

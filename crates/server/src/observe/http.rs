@@ -14,7 +14,7 @@ use crate::tasks::Tasks;
 use crate::transport::Transport;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{Html, IntoResponse};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -74,6 +74,15 @@ pub fn routes(health: Health) -> Router {
         .route("/health", get(healthz))
         .route("/readyz", get(readyz))
         .route("/status", get(status))
+        .with_state(health)
+}
+
+/// Returns the routes of probes: the status codes of the pages, without their texts.
+pub fn probes(health: Health) -> Router {
+    let state = |response: Response| response.status();
+    Router::new()
+        .route("/healthz", get(async move |health| state(healthz(health).await.into_response())))
+        .route("/readyz", get(async move |health| state(readyz(health).await.into_response())))
         .with_state(health)
 }
 

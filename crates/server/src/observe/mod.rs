@@ -7,7 +7,7 @@ mod log;
 mod scrape;
 mod slow_log;
 
-pub use http::{Health, routes};
+pub use http::{Health, probes, routes};
 pub use log::{LogWriter, log_lines_lost};
 pub use scrape::counts;
 pub use slow_log::SlowLog;

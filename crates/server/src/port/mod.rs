@@ -2,6 +2,7 @@
 //! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1. Calls and paths that
 //! the port does not serve are answered too.
 
+pub mod probes;
 #[cfg(test)]
 mod secured_tests;
 #[cfg(test)]
