@@ -12,7 +12,7 @@ pub fn split(address: &str) -> Result<(&str, u16)> {
     let refuse = |reason: &str| Err(refusal(address, reason));
     if let Some((scheme, _)) = address.split_once("://") {
         return match scheme.eq_ignore_ascii_case("https") {
-            true => refuse("TLS is not offered; remove `https://`"),
+            true => refuse("files turn TLS on (--ca, tls_ca), not the address; remove `https://`"),
             false => refuse(&format!("remove `{scheme}://`")),
         };
     }
@@ -59,7 +59,7 @@ pub fn is_address(text: &str) -> bool {
 }
 
 /// Returns the `host:port` to connect to. `http://` before it and `/` after it are accepted, because
-/// PD writes its addresses so; a connection has no TLS either way. Any other scheme is an error:
+/// PD writes its addresses so; whether a connection has TLS does not depend on it. Any other scheme is an error:
 /// without it the connection would not be what was asked for.
 pub fn to_connect(text: &str) -> Result<&str> {
     let text = text.trim();
@@ -121,7 +121,7 @@ mod tests {
         }
         for text in ["https://localhost:1", "HTTPS://localhost:1/"] {
             let refused = to_connect(text).unwrap_err().to_string();
-            assert!(refused.contains("TLS is not offered"), "{text}: {refused}");
+            assert!(refused.contains("files turn TLS on"), "{text}: {refused}");
         }
         for text in
             ["tcp://a:1", "http://localhost", "http://localhost:1/path", "http://localhost:1//"]

@@ -545,7 +545,7 @@ mod tests {
         for bad in ["a:1,node-2", "a:1,b:0", "a:1,tcp://b:2"] {
             assert!(message("join", bad).contains("join: `"), "{bad}");
         }
-        assert!(message("join", "a:1,https://localhost:2").contains("TLS is not offered"));
+        assert!(message("join", "a:1,https://localhost:2").contains("files turn TLS on"));
         for empty in ["", " , "] {
             assert!(message("join", empty).contains("join: names no node"), "{empty:?}");
         }

@@ -111,7 +111,7 @@ answer a question. Where all nodes move while it runs, leave two minutes before 
 knows former addresses only does not come back.
 
 An address is `host:port`, an IPv6 host in brackets. In `join`, and in `--cluster` of the other commands, `http://` before it
-is accepted and means the same: connections have no TLS, and `https://` is an error. If the port of `listen` is in use the
+is accepted and means the same: files turn TLS on ([security.md](security.md)), not the address, and `https://` is an error. If the port of `listen` is in use the
 node does not start, and names the process that holds it where `/proc` shows it.
 
 `advertise` takes a host and a port. A name that does not resolve is tried for 10 s; then the node does not
