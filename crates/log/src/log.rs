@@ -201,12 +201,6 @@ impl Log {
         self.shared.read_many_in_memory(at)
     }
 
-    /// Returns the value at a locator from `read`; `None` if that does not match the checksum: then
-    /// the caller must use [`Log::get`], which may wait.
-    pub fn checked_in_memory(&self, at: &Locator, read: Unchecked) -> Option<Bytes> {
-        read.checked(at)
-    }
-
     /// [`Log::read_many`] of values that [`Log::get_cached`] did not find: they are not tried again
     /// without waiting. One of the reads is measured.
     pub fn read_many_missed(&self, at: &[Locator]) -> Result<ReadMany> {

@@ -204,7 +204,7 @@ impl Shared {
             Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
         };
         let whole: Vec<Locator> = places.iter().map(whole).collect::<Result<_>>()?;
-        Ok(self.read_many_with(&whole, how)?.values)
+        Ok(self.read_many_with(&whole, how)?.into_values())
     }
 
     pub(crate) fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {

@@ -95,28 +95,95 @@ impl ReadMode {
 pub struct Unchecked(Bytes);
 
 impl Unchecked {
-    /// Returns the value if it matches the checksum.
-    pub(crate) fn checked(self, at: &Locator) -> Option<Bytes> {
-        let is_whole = at.check(&self.0).is_ok();
-        // bug log.in_memory_unchecked: let is_whole = true;
-        is_whole.then_some(self.0)
-    }
-
     /// Splits off the first `at` bytes; `None` if there are fewer.
     pub(crate) fn split(mut self, at: usize) -> Option<(Bytes, Bytes)> {
         (at <= self.0.len()).then(|| (self.0.split_to(at), self.0))
     }
 }
 
-/// Result of a read of many values.
+/// Result of a read of many values. They share the memory of their reads, and none has a reference to it
+/// of its own: a scan passes most of them on without one.
 #[derive(Debug, Default)]
 pub struct ReadMany {
-    /// In the order of the locators; shorter where a file ends early.
-    pub values: Vec<Unchecked>,
+    memory: Vec<Bytes>,
+    /// In the order of the locators.
+    values: Vec<ReadPlace>,
     /// Number of stretches read; 1 if all values are neighbours.
     pub reads: usize,
     /// Bytes requested from files, whole blocks where the page cache is bypassed.
     pub read_bytes: u64,
+}
+
+/// Place of a value in the memory of its read; the default is that of a value that was not read, as where
+/// a file ends early.
+#[derive(Clone, Copy, Debug, Default)]
+struct ReadPlace {
+    memory: u32,
+    begin: u32,
+    bytes: u32,
+}
+
+impl ReadPlace {
+    fn within(self) -> Range<usize> {
+        let begin = self.begin as usize;
+        begin..begin + self.bytes as usize
+    }
+}
+
+impl ReadMany {
+    /// Creates the result of a read that failed as a whole: each of `count` values must be read by itself.
+    pub fn failed(count: usize) -> Self {
+        Self { values: vec![ReadPlace::default(); count], reads: count, ..Self::default() }
+    }
+
+    /// Returns the memory that holds the value read for a locator, which was number `number` of those
+    /// requested, and the value's part of it. `None` if that does not match the checksum: then the caller
+    /// must use [`crate::Log::get`], which may wait.
+    pub fn checked(&self, number: usize, at: &Locator) -> Option<(&Bytes, Range<usize>)> {
+        let place = *self.values.get(number)?;
+        let memory = self.memory.get(place.memory as usize)?;
+        let is_whole = at.check(memory.get(place.within())?).is_ok();
+        // bug log.in_memory_unchecked: let is_whole = true;
+        is_whole.then_some((memory, place.within()))
+    }
+
+    /// Returns what was read for each locator, in their order; each keeps the memory of its read.
+    pub fn into_values(self) -> Vec<Unchecked> {
+        let memory = |place: &ReadPlace| self.memory.get(place.memory as usize);
+        let value = |place| memory(place).map(|bytes| bytes.slice(place.within()));
+        self.values.iter().map(|place| Unchecked(value(place).unwrap_or_default())).collect()
+    }
+
+    /// Keeps the values of stretches that were read into `memory`, of which so many bytes are allocated:
+    /// each with the position in its file of the first byte read, and the part of the memory that was
+    /// filled. Values that are less than half of it are copied: kept ones would keep it.
+    fn keep<'a>(
+        &mut self,
+        at: &[Locator],
+        (memory, allocated_bytes): (Bytes, usize),
+        stretches: impl Iterator<Item = (&'a Stretch<'a>, u64, Range<usize>)> + Clone,
+    ) {
+        let wanted_bytes: u64 = stretches.clone().map(|(stretch, ..)| stretch.wanted_bytes).sum();
+        // bug log.values_keep_unrequested_bytes: `allocated_bytes` is `0`
+        let is_shared = 2 * wanted_bytes >= allocated_bytes as u64;
+        let number = self.memory.len() as u32;
+        let mut copied = Vec::with_capacity(if is_shared { 0 } else { wanted_bytes as usize });
+        for (stretch, begin, part) in stretches {
+            let read = memory.get(part.clone()).unwrap_or_default();
+            for &i in stretch.wanted {
+                let (Some(place), Some(at)) = (self.values.get_mut(i), at.get(i)) else { continue };
+                let from = (u64::from(at.offset) - begin) as usize;
+                let Some(value) = read.get(from..from + at.length as usize) else { continue };
+                let mut begin = part.start + from;
+                if !is_shared {
+                    begin = copied.len();
+                    copied.extend_from_slice(value);
+                }
+                *place = ReadPlace { memory: number, begin: begin as u32, bytes: at.length };
+            }
+        }
+        self.memory.push(if is_shared { memory } else { copied.into() });
+    }
 }
 
 /// Neighbouring values that one read covers.
@@ -196,7 +263,7 @@ struct Pack<'a> {
 
 impl Shared {
     pub(crate) fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
-        let read = self.read_many(at)?.values;
+        let read = self.read_many(at)?.into_values();
         at.iter().zip(read).map(|(at, read)| self.checked(at, read)).collect()
     }
 
@@ -227,7 +294,7 @@ impl Shared {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = ReadMany::default();
-        read.values.resize_with(at.len(), Unchecked::default);
+        read.values.resize(at.len(), ReadPlace::default());
         let (mut cached, mut pack) = (Vec::new(), Pack::default());
         let mut rest = order.as_slice();
         while let Some(stretch) = Stretch::first_of(at, &mut rest, how) {
@@ -246,13 +313,13 @@ impl Shared {
             let next = self.direct_read(stretch, by_pieces)?;
             read.read_bytes += next.bytes as u64;
             if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
-                self.read_pack(at, std::mem::take(&mut pack), &mut read.values)?;
+                self.read_pack(at, std::mem::take(&mut pack), &mut read)?;
             }
             pack.bytes += next.bytes;
             pack.reads.push(next);
         }
-        self.read_pack(at, pack, &mut read.values)?;
-        let is_read = self.read_all_cached(at, cached, how, &mut read.values)?;
+        self.read_pack(at, pack, &mut read)?;
+        let is_read = self.read_all_cached(at, cached, how, &mut read)?;
         Ok(is_read.then_some(read))
     }
 
@@ -264,7 +331,7 @@ impl Shared {
         at: &[Locator],
         stretches: Vec<Stretch<'_>>,
         how: ReadMode,
-        to: &mut [Unchecked],
+        to: &mut ReadMany,
     ) -> Result<bool> {
         // One read alone need not be requested first.
         let requests = stretches.len() > 1 && how.may_wait;
@@ -361,8 +428,10 @@ impl Shared {
         parts
     }
 
-    fn read_pack(&self, at: &[Locator], pack: Pack<'_>, to: &mut [Unchecked]) -> Result<()> {
-        let wanted_bytes: u64 = pack.reads.iter().map(|read| read.stretch.wanted_bytes).sum();
+    fn read_pack(&self, at: &[Locator], pack: Pack<'_>, to: &mut ReadMany) -> Result<()> {
+        if pack.reads.is_empty() {
+            return Ok(());
+        }
         let mut got = Vec::with_capacity(pack.reads.len());
         let mut read_into = |memory: &mut [u8]| {
             let mut rest = memory;
@@ -373,24 +442,24 @@ impl Shared {
             }
             Ok(())
         };
-        let (bytes, memory_bytes): (Bytes, u64) = if (pack.bytes as u64) < DIRECT_BYTES_MIN {
+        let memory: (Bytes, usize) = if (pack.bytes as u64) < DIRECT_BYTES_MIN {
             // Pooled buffers are much longer.
             let mut blocks = AlignedBuf::zeroed(pack.bytes);
             read_into(blocks.as_mut_slice())?;
-            (Bytes::copy_from_slice(&blocks), pack.bytes as u64)
+            (Bytes::copy_from_slice(&blocks), pack.bytes)
         } else {
             let mut buffer = self.read_pool.take(pack.bytes);
             read_into(buffer.as_mut_slice())?;
-            let memory_bytes = buffer.capacity() as u64;
-            (buffer.into_bytes(), memory_bytes)
+            let allocated_bytes = buffer.capacity();
+            (buffer.into_bytes(), allocated_bytes)
         };
-        let shared = 2 * wanted_bytes >= memory_bytes;
         let mut begin = 0;
-        for (read, got) in pack.reads.iter().zip(got) {
-            let part = bytes.slice(begin..begin + got);
-            read.stretch.cut(at, read.begin, &part, shared, to);
+        let parts = pack.reads.iter().zip(got).map(|(read, got)| {
+            let part = begin..begin + got;
             begin += read.bytes;
-        }
+            (&read.stretch, read.begin, part)
+        });
+        to.keep(at, memory, parts.collect::<Vec<_>>().into_iter());
         Ok(())
     }
 }
@@ -470,12 +539,12 @@ impl<'a> CachedPack<'a> {
         packs: &mut Vec<Self>,
         shared: &Shared,
         at: &[Locator],
-        to: &mut [Unchecked],
+        to: &mut ReadMany,
     ) -> Result<()> {
         packs.drain(..).try_for_each(|pack| pack.finish(shared, at, to))
     }
 
-    fn finish(mut self, shared: &Shared, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
+    fn finish(mut self, shared: &Shared, at: &[Locator], to: &mut ReadMany) -> Result<()> {
         for read in &mut self.reads {
             if let Some(Pending { file, is_measured }) = read.pending.take() {
                 let from = read.stretch.range.start;
@@ -486,12 +555,11 @@ impl<'a> CachedPack<'a> {
                 };
             }
         }
-        let wanted_bytes: u64 = self.reads.iter().map(|read| read.stretch.wanted_bytes).sum();
-        let shared = 2 * wanted_bytes >= self.memory.capacity() as u64;
-        let bytes = self.memory.into_bytes();
-        for CachedRead { stretch, begin, got, .. } in self.reads {
-            stretch.cut(at, stretch.range.start, &bytes.slice(begin..begin + got), shared, to);
-        }
+        let allocated_bytes = self.memory.capacity();
+        let parts = self.reads.iter().map(|CachedRead { stretch, begin, got, .. }| {
+            (stretch, stretch.range.start, *begin..begin + got)
+        });
+        to.keep(at, (self.memory.into_bytes(), allocated_bytes), parts);
         Ok(())
     }
 }
@@ -521,18 +589,6 @@ impl<'a> Stretch<'a> {
 
     fn is_mostly_wanted(&self) -> bool {
         self.wanted_bytes * 2 >= self.bytes() as u64
-    }
-
-    /// Cuts the values out of the bytes read from `begin` on. With `shared` they share that memory;
-    /// otherwise each is copied, so that a kept value does not keep unrequested bytes in memory.
-    fn cut(&self, at: &[Locator], begin: u64, read: &Bytes, shared: bool, to: &mut [Unchecked]) {
-        for &i in self.wanted {
-            let (Some(slot), Some(at)) = (to.get_mut(i), at.get(i)) else { continue };
-            let from = (u64::from(at.offset) - begin) as usize;
-            let within = from..from + at.length as usize;
-            let Some(value) = read.get(within.clone()) else { continue };
-            slot.0 = if shared { read.slice(within) } else { Bytes::copy_from_slice(value) };
-        }
     }
 }
 

@@ -114,7 +114,7 @@ fn scattered_values_are_right_whether_memory_has_them_or_not() {
         let at: Vec<Locator> = asked.iter().map(|&n| places[n]).collect();
         let read = log.read_many(&at).unwrap();
         assert_eq!(read.reads, 100);
-        for ((at, read), n) in at.iter().zip(read.values).zip(asked) {
+        for ((at, read), n) in at.iter().zip(read.into_values()).zip(asked) {
             assert_eq!(log.checked(at, read).unwrap(), value(n as u64, LONG));
         }
         assert_eq!(log.read_many(&places[..50]).unwrap().reads, 1);
@@ -132,7 +132,7 @@ fn of_records_that_move_neighbours_come_in_one_read_as_long_as_that_is_less_work
         let before = reads(&disk).0;
         let values = match moves {
             true => log.read_records(&asked).unwrap(),
-            false => log.read_many(&at).unwrap().values,
+            false => log.read_many(&at).unwrap().into_values(),
         };
         assert_eq!(values.len(), asked.len());
         (values.len() as u64, reads(&disk).0 - before)
@@ -225,14 +225,15 @@ fn values_read_in_memory_are_there_as_a_whole_and_never_awaited() {
     assert_eq!(log.get_many(&scattered).unwrap().len(), 5);
     for at in [&scattered[..], &short[7..9], &short[..1], &short[..0], &short] {
         let read = in_memory(at).unwrap();
-        for (at, value) in at.iter().zip(read.values) {
-            assert_eq!(log.checked_in_memory(at, value).unwrap(), log.get(at).unwrap());
+        for (number, at) in at.iter().enumerate() {
+            let (memory, part) = read.checked(number, at).unwrap();
+            assert_eq!(memory.slice(part), log.get(at).unwrap());
         }
+        assert!(read.checked(at.len(), &short[0]).is_none());
     }
     assert!(in_memory(&long).is_none(), "a long read may bypass the page cache");
     let wrong = Locator { crc: !short[3].crc, ..short[3] };
-    let read = in_memory(&[wrong]).unwrap().values.swap_remove(0);
-    assert!(log.checked_in_memory(&wrong, read).is_none());
+    assert!(in_memory(&[wrong]).unwrap().checked(0, &wrong).is_none());
     disk.set_cached(false);
     let before = reads(&disk);
     assert!(in_memory(&scattered).is_none() && in_memory(&short[..1]).is_none());
