@@ -189,6 +189,21 @@ impl Log {
         self.shared.read_many(at)
     }
 
+    /// [`Log::read_many`], which calls `ahead` before it waits for scattered values, and requests from the
+    /// device what that returns, up to about 4 MiB, for a later read of the same values.
+    pub fn read_many_ahead(
+        &self,
+        at: &[Locator],
+        ahead: impl FnOnce() -> Vec<Locator>,
+    ) -> Result<ReadMany> {
+        self.shared.read_many_ahead(at, ahead)
+    }
+
+    /// Returns whether memory holds the begin of a value. Never waits for the device.
+    pub fn is_in_memory(&self, at: &Locator) -> bool {
+        self.shared.is_in_memory(at)
+    }
+
     /// Returns the value at a locator from `read`, which was read for it. If that does not match
     /// the checksum, reads the value again as [`Log::get`] does.
     pub fn checked(&self, at: &Locator, read: Unchecked) -> Result<Bytes> {

@@ -95,9 +95,9 @@ impl PairEncoder {
         let (encoded, is_shared) = (encoded_bytes(pair), value.len() >= SHARED_BYTES_MIN);
         let copied_bytes = encoded - if is_shared { value.len() } else { 0 };
         self.make_room(copied_bytes);
-        put_header([(PAIRS, pair), (KEY, key.len())], &mut self.open);
+        put_header([Some((PAIRS, pair)), not_empty(KEY, key)], &mut self.open);
         self.open.extend_from_slice(key);
-        put_header([(VALUE, value.len())], &mut self.open);
+        put_header([not_empty(VALUE, value)], &mut self.open);
         if is_shared {
             self.close();
             self.done.parts.push(share());
@@ -172,16 +172,19 @@ fn encoded_bytes(bytes: usize) -> usize {
     TAG_BYTES + encoded_len_varint(bytes as u64) + bytes
 }
 
-/// Puts numbers and lengths of fields, without those that are empty.
+/// Returns number and length of a field, of which the default is not encoded.
+fn not_empty(field: u32, bytes: &[u8]) -> Option<(u32, usize)> {
+    (!bytes.is_empty()).then_some((field, bytes.len()))
+}
+
+/// Puts numbers and lengths of fields.
 #[inline]
-fn put_header<const N: usize>(fields: [(u32, usize); N], to: &mut Vec<u8>) {
+fn put_header<const N: usize>(fields: [Option<(u32, usize)>; N], to: &mut Vec<u8>) {
     let mut header = [0; 2 * PAIR_HEADER_BYTES_MAX];
     let mut rest = &mut header[..];
-    for (field, bytes) in fields {
-        if bytes > 0 || field == PAIRS {
-            encode_key(field, WireType::LengthDelimited, &mut rest);
-            encode_varint(bytes as u64, &mut rest);
-        }
+    for (field, bytes) in fields.into_iter().flatten() {
+        encode_key(field, WireType::LengthDelimited, &mut rest);
+        encode_varint(bytes as u64, &mut rest);
     }
     let unused = rest.len();
     to.extend_from_slice(header.get(..header.len() - unused).unwrap_or_default());

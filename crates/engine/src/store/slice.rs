@@ -1,6 +1,7 @@
 //! Slices of a walk over the index: first keys and locations of values, then the values.
 
 use super::Shared;
+use super::scans::Readahead;
 use super::value_cache::ValueCache;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
@@ -201,12 +202,16 @@ impl Slice {
     }
 
     /// Reads the values in order of location, with small gaps coalesced. Those that the value cache
-    /// has are not read.
-    pub(crate) fn read(self, shared: &Shared) -> Result<ReadSlice> {
+    /// has are not read. Requests the values ahead of them from the device.
+    pub(crate) fn read(self, shared: &Shared, ahead: Option<Readahead<'_>>) -> Result<ReadSlice> {
         let cached = self.cached(&shared.values);
         let missing = self.missing(&cached);
         let places = missing.as_deref().unwrap_or(&self.places);
-        let read = match shared.log.read_many(places) {
+        let read = match ahead {
+            Some(ahead) => shared.log.read_many_ahead(places, || ahead.places()),
+            None => shared.log.read_many(places),
+        };
+        let read = match read {
             // The values are read one by one, so that only those that are damaged fail.
             Err(error) if error.is_damage() => ReadMany::failed(places.len()),
             read => read?,

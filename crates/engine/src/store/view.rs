@@ -1,10 +1,11 @@
 //! Consistent views: one point in time of index and value files.
 
 use super::Shared;
+use super::scans::{Readahead, ends_at};
 use super::slice::{Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{
@@ -16,39 +17,6 @@ use stele_types::{KeyRange, Locator, Result, ValueRef};
 /// Pairs, and bytes of keys and values, of a scan that is tried in memory: its thread has other work.
 const IN_MEMORY_PAIRS_MAX: usize = 128;
 const IN_MEMORY_BYTES_MAX: u64 = 256 << 10;
-/// Attempts in a row that fail before 2^`SKIPPED_MAX` scans are not tried in memory.
-const SKIPPED_MAX: u32 = 6;
-
-/// Chooses the scans that are tried in memory. Where the values are not there, an attempt walks the
-/// index in vain: after each attempt that fails, twice as many scans are not tried.
-#[derive(Debug, Default)]
-pub(crate) struct ScansInMemory {
-    failed: AtomicU32,
-    skipped: AtomicU32,
-}
-
-impl ScansInMemory {
-    fn is_due(&self) -> bool {
-        // Threads that change it at the same time skip one more or less.
-        let left = self.skipped.load(Ordering::Relaxed).checked_sub(1);
-        if let Some(left) = left {
-            self.skipped.store(left, Ordering::Relaxed);
-        }
-        left.is_none()
-    }
-
-    fn note(&self, succeeded: bool) {
-        let failed = self.failed.load(Ordering::Relaxed);
-        let next = if succeeded { 0 } else { (failed + 1).min(SKIPPED_MAX) };
-        if next != failed {
-            self.failed.store(next, Ordering::Relaxed);
-        }
-        if !succeeded {
-            self.skipped.store(1 << next, Ordering::Relaxed);
-        }
-    }
-}
-
 /// One point in time of a store. While it exists, no file it refers to is removed.
 #[derive(Debug)]
 pub struct View {
@@ -106,7 +74,7 @@ impl View {
     }
 
     pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
-        slice.read(&self.shared)
+        slice.read(&self.shared, None)
     }
 
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
@@ -121,7 +89,7 @@ impl View {
         &self,
         slice: Slice,
         admit: Admit<'_>,
-        sink: &mut dyn PairSink,
+        (sink, ahead): (&mut dyn PairSink, Option<Readahead<'_>>),
     ) -> Result<Admitted<Passed>> {
         let is_admitted = admit(slice.len(), slice.bytes());
         // bug engine.scan_reads_unadmitted: never
@@ -130,7 +98,7 @@ impl View {
         }
         sink.expect(slice.len(), slice.bytes());
         let passed = slice.passed();
-        let mut read = self.read(slice)?;
+        let mut read = slice.read(&self.shared, ahead)?;
         self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
         let mut failed = None;
         // Continues after a failure, so that all unreadable values are recorded at once.
@@ -261,6 +229,9 @@ impl EngineView for View {
         sink: &mut dyn PairSink,
     ) -> Result<Admitted<Passed>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
+        let Shared { log, continued, .. } = &*self.shared;
+        let is_long = options.limit > IN_MEMORY_PAIRS_MAX && !options.keys_only;
+        let is_continued = is_long && continued.take(options);
         let mut passed = Passed::default();
         let mut bytes_left = options.bytes_max as u64;
         while passed.pairs < options.limit && (bytes_left > 0 || passed.pairs == 0) {
@@ -271,7 +242,8 @@ impl EngineView for View {
             };
             let mut slice = Slice::collect(&mut iter, extent)
                 .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
-            // Only the last pair of a slice may exceed the limit.
+            // Only the last pair of a slice may exceed the limit. It is not read: the next scan returns it.
+            // Test: `a_scan_of_a_view_ends_with_the_last_pair_that_fits_and_reads_no_value_after_it`.
             let exceeds = slice.bytes() > bytes_left && passed.pairs + slice.len() > 1;
             // bug engine.scan_passes_on_more: never
             if exceeds {
@@ -281,7 +253,13 @@ impl EngineView for View {
                 break;
             }
             bytes_left = bytes_left.saturating_sub(slice.bytes());
-            match self.pass(slice, &mut *admit, sink)? {
+            let is_cut = exceeds || passed.pairs + slice.len() >= options.limit || bytes_left == 0;
+            if is_cut && is_long {
+                continued.note(&ends_at(slice.last_key(), options.order), options.order);
+            }
+            let ahead =
+                (is_cut && is_continued).then(|| Readahead::new(log, &mut iter, options.limit));
+            match self.pass(slice, &mut *admit, (&mut *sink, ahead))? {
                 Admitted::Read(next) => passed.add(next),
                 Admitted::Refused => return Ok(Admitted::Refused),
             }

@@ -1,10 +1,13 @@
 //! Values read together: in few long reads, correct at every edge, without keeping their buffers.
 
 use crate::common::*;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stele_log::{Log, LogOptions, RecoverFrom};
 use stele_simulated_disk::{Fault, SimVfs};
-use stele_types::{Cause, Error, Locator, Lsn};
-use stele_vfs::Vfs;
+use stele_types::{Cause, Error, Locator, Lsn, Result};
+use stele_vfs::{FileLayer, Open, Vfs, VfsFile, VfsLayer};
 
 const LONG: usize = 16_000;
 
@@ -278,4 +281,66 @@ fn a_sort_reads_at_most_two_bytes_for_each_byte_of_its_values() {
             assert_eq!(log.record(&key.to_be_bytes(), at, read).unwrap().0, value(key, 700));
         }
     }
+}
+
+/// A disk that counts what is requested from it.
+#[derive(Debug)]
+struct RequestedVfs(SimVfs, Arc<AtomicU64>);
+
+impl VfsLayer for RequestedVfs {
+    fn below(&self) -> &dyn Vfs {
+        &self.0
+    }
+
+    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
+        Ok(Arc::new(RequestedFile(self.0.open(path, how)?, self.1.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct RequestedFile(Arc<dyn VfsFile>, Arc<AtomicU64>);
+
+impl FileLayer for RequestedFile {
+    fn below(&self) -> &dyn VfsFile {
+        &*self.0
+    }
+
+    fn will_read(&self, _: u64, bytes: u64) {
+        self.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_read_ahead_is_bounded_and_asked_for_once() {
+    const BYTES_MAX: u64 = (4 << 20) + (256 << 10);
+    let (disk, requested) = (disk(13), Arc::new(AtomicU64::new(0)));
+    let take = || requested.swap(0, Ordering::Relaxed);
+    let vfs = Arc::new(RequestedVfs(disk.clone(), requested.clone()));
+    let (log, _) = Log::open(vfs, Path::new(DIR), options(), RecoverFrom::default()).unwrap();
+    let places = sorted(&log, 900, LONG);
+    disk.set_cached(false);
+    // Too far apart to be read together.
+    let at: Vec<Locator> = places.iter().step_by(3).copied().collect();
+    let (own, ahead) = at.split_at(10);
+    let own_bytes = own.len() as u64 * LONG as u64;
+    let asked = AtomicU64::new(0);
+    let read = |own: &[Locator], ahead: &[Locator]| {
+        let ahead = || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            ahead.to_vec()
+        };
+        let values = log.read_many_ahead(own, ahead).unwrap().into_values();
+        own.iter().zip(values).for_each(|(at, read)| drop(log.checked(at, read).unwrap()));
+        take()
+    };
+    take();
+    assert_eq!(read(own, &ahead[..9]), own_bytes + 9 * LONG as u64);
+    let bytes = read(own, ahead);
+    assert!(ahead.len() * LONG > BYTES_MAX as usize && bytes > BYTES_MAX);
+    assert!(bytes <= own_bytes + BYTES_MAX, "{bytes}");
+    // A long read bypasses the page cache.
+    assert_eq!(read(own, &places[100..200]), own_bytes);
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 3);
+    // One read alone is not of scattered values.
+    assert_eq!((read(&own[..1], ahead), asked.into_inner()), (0, 0));
 }

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory};
     use bytes::Bytes;
-    use stele_storage::{CachedGet, ScanOptions};
+    use stele_storage::{CachedGet, Pair, ScanOptions};
 
     struct Pairs(Vec<Pair>);
 
