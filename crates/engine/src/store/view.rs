@@ -242,7 +242,8 @@ impl EngineView for View {
             };
             let mut slice = Slice::collect(&mut iter, extent)
                 .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
-            // Only the last pair of a slice may exceed the limit. It is not read: the next scan returns it.
+            // Only the last pair of a slice may exceed the limit: the next scan returns it.
+            // Invariant: a scan passes on no pair that exceeds its bytes, and does not read it.
             // Test: `a_scan_of_a_view_ends_with_the_last_pair_that_fits_and_reads_no_value_after_it`.
             let exceeds = slice.bytes() > bytes_left && passed.pairs + slice.len() > 1;
             // bug engine.scan_passes_on_more: never
