@@ -5,7 +5,8 @@ use crate::catalog::{FileList, ValueFileInfo};
 use crate::dir::Dir;
 use crate::iter::LogIter;
 use crate::read::RecordHeader;
-use crate::read_many::{ReadMany, ReadMode, Unchecked};
+use crate::read_many::ReadMode;
+use crate::read_pool::{ReadMany, Unchecked};
 use crate::region::RegionLog;
 use crate::shared::{Shared, StopOnPanic};
 use crate::sorted::{self, SealedFile, SortedWriter};
@@ -189,6 +190,21 @@ impl Log {
         self.shared.read_many(at)
     }
 
+    /// [`Log::read_many`], which calls `ahead` before it waits for scattered values, and requests from the
+    /// device what that returns, up to about 4 MiB, for a later read of the same values.
+    pub fn read_many_ahead(
+        &self,
+        at: &[Locator],
+        ahead: impl FnOnce() -> Vec<Locator>,
+    ) -> Result<ReadMany> {
+        self.shared.read_many_ahead(at, ahead)
+    }
+
+    /// Returns whether memory holds the begin of a value. Never waits for the device.
+    pub fn is_in_memory(&self, at: &Locator) -> bool {
+        self.shared.is_in_memory(at)
+    }
+
     /// Returns the value at a locator from `read`, which was read for it. If that does not match
     /// the checksum, reads the value again as [`Log::get`] does.
     pub fn checked(&self, at: &Locator, read: Unchecked) -> Result<Bytes> {
@@ -199,12 +215,6 @@ impl Log {
     /// Never waits for the device.
     pub fn read_many_in_memory(&self, at: &[Locator]) -> Result<Option<ReadMany>> {
         self.shared.read_many_in_memory(at)
-    }
-
-    /// Returns the value at a locator from `read`; `None` if that does not match the checksum: then
-    /// the caller must use [`Log::get`], which may wait.
-    pub fn checked_in_memory(&self, at: &Locator, read: Unchecked) -> Option<Bytes> {
-        read.checked(at)
     }
 
     /// [`Log::read_many`] of values that [`Log::get_cached`] did not find: they are not tried again

@@ -3,7 +3,8 @@
 //! out as soon as it is read; of records to be moved, with the headers before them in sorted files.
 
 use crate::dir::Name;
-use crate::read_many::{ReadMode, Unchecked};
+use crate::read_many::ReadMode;
+use crate::read_pool::Unchecked;
 use crate::shared::{Counters, Shared};
 use crate::{Log, sorted};
 use bytes::Bytes;
@@ -204,7 +205,7 @@ impl Shared {
             Ok(Locator { offset: at.offset - before, length: at.length + before, ..*at })
         };
         let whole: Vec<Locator> = places.iter().map(whole).collect::<Result<_>>()?;
-        Ok(self.read_many_with(&whole, how)?.values)
+        Ok(self.read_many_with(&whole, how)?.into_values())
     }
 
     pub(crate) fn record(&self, key: &[u8], at: &Locator, read: Unchecked) -> Result<(Bytes, Lsn)> {

@@ -3,7 +3,7 @@
 //! order of position share a buffer, and the handle of their file.
 
 use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
-use crate::read_pool::{ReadMemory, ReadPool};
+use crate::read_pool::{ReadMany, ReadMemory, ReadPlace, ReadPool, Unchecked};
 use crate::shared::Shared;
 use bytes::Bytes;
 use std::iter::Peekable;
@@ -89,45 +89,15 @@ impl ReadMode {
     }
 }
 
-/// Bytes read for a value, not yet compared with its checksum. [`crate::Log::checked`] turns them
-/// into a value.
-#[derive(Clone, Debug, Default)]
-pub struct Unchecked(Bytes);
-
-impl Unchecked {
-    /// Returns the value if it matches the checksum.
-    pub(crate) fn checked(self, at: &Locator) -> Option<Bytes> {
-        let is_whole = at.check(&self.0).is_ok();
-        // bug log.in_memory_unchecked: let is_whole = true;
-        is_whole.then_some(self.0)
-    }
-
-    /// Splits off the first `at` bytes; `None` if there are fewer.
-    pub(crate) fn split(mut self, at: usize) -> Option<(Bytes, Bytes)> {
-        (at <= self.0.len()).then(|| (self.0.split_to(at), self.0))
-    }
-}
-
-/// Result of a read of many values.
-#[derive(Debug, Default)]
-pub struct ReadMany {
-    /// In the order of the locators; shorter where a file ends early.
-    pub values: Vec<Unchecked>,
-    /// Number of stretches read; 1 if all values are neighbours.
-    pub reads: usize,
-    /// Bytes requested from files, whole blocks where the page cache is bypassed.
-    pub read_bytes: u64,
-}
-
 /// Neighbouring values that one read covers.
 #[derive(Debug)]
-struct Stretch<'a> {
+pub(crate) struct Stretch<'a> {
     file: FileId,
     /// From the first byte of the first value to the last byte of the last (exclusive end).
     range: Range<u64>,
     /// Indices of the requested locators, sorted by position.
-    wanted: &'a [usize],
-    wanted_bytes: u64,
+    pub wanted: &'a [usize],
+    pub wanted_bytes: u64,
 }
 
 /// Reads through the page cache that share a buffer.
@@ -196,7 +166,7 @@ struct Pack<'a> {
 
 impl Shared {
     pub(crate) fn get_many(&self, at: &[Locator]) -> Result<Vec<Bytes>> {
-        let read = self.read_many(at)?.values;
+        let read = self.read_many(at)?.into_values();
         at.iter().zip(read).map(|(at, read)| self.checked(at, read)).collect()
     }
 
@@ -213,21 +183,39 @@ impl Shared {
         self.read_many_with(at, ReadMode::FOREGROUND)
     }
 
+    /// [`Shared::read_many`], which calls `ahead` before it waits for scattered values, and requests from
+    /// the device what that returns: the device works on it while these are read and used.
+    pub(crate) fn read_many_ahead(
+        &self,
+        at: &[Locator],
+        ahead: impl FnOnce() -> Vec<Locator>,
+    ) -> Result<ReadMany> {
+        let mut ahead = Some(ahead);
+        let mut ahead = || ahead.take().map_or_else(Vec::new, |ahead| ahead());
+        let read = self.try_read_many(at, ReadMode::FOREGROUND, Some(&mut ahead))?;
+        Ok(read.unwrap_or_default())
+    }
+
     /// Reads values that are in memory; `None` if one is not. Never waits for the device.
     pub(crate) fn read_many_in_memory(&self, at: &[Locator]) -> Result<Option<ReadMany>> {
-        self.try_read_many(at, ReadMode::IN_MEMORY)
+        self.try_read_many(at, ReadMode::IN_MEMORY, None)
     }
 
     pub(crate) fn read_many_with(&self, at: &[Locator], how: ReadMode) -> Result<ReadMany> {
         // Only reads that may not wait are without a result.
-        Ok(self.try_read_many(at, how)?.unwrap_or_default())
+        Ok(self.try_read_many(at, how, None)?.unwrap_or_default())
     }
 
-    fn try_read_many(&self, at: &[Locator], how: ReadMode) -> Result<Option<ReadMany>> {
+    fn try_read_many(
+        &self,
+        at: &[Locator],
+        how: ReadMode,
+        ahead: Option<&mut dyn FnMut() -> Vec<Locator>>,
+    ) -> Result<Option<ReadMany>> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
         let mut read = ReadMany::default();
-        read.values.resize_with(at.len(), Unchecked::default);
+        read.values.resize(at.len(), ReadPlace::default());
         let (mut cached, mut pack) = (Vec::new(), Pack::default());
         let mut rest = order.as_slice();
         while let Some(stretch) = Stretch::first_of(at, &mut rest, how) {
@@ -246,13 +234,14 @@ impl Shared {
             let next = self.direct_read(stretch, by_pieces)?;
             read.read_bytes += next.bytes as u64;
             if pack.bytes + next.bytes > STRETCH_BYTES_MAX as usize {
-                self.read_pack(at, std::mem::take(&mut pack), &mut read.values)?;
+                self.read_pack(at, std::mem::take(&mut pack), &mut read)?;
             }
             pack.bytes += next.bytes;
             pack.reads.push(next);
         }
-        self.read_pack(at, pack, &mut read.values)?;
-        let is_read = self.read_all_cached(at, cached, how, &mut read.values)?;
+        self.read_pack(at, pack, &mut read)?;
+        let ahead = ahead.filter(|_| cached.len() > 1);
+        let is_read = self.read_all_cached(at, cached, (how, ahead), &mut read)?;
         Ok(is_read.then_some(read))
     }
 
@@ -263,8 +252,8 @@ impl Shared {
         &self,
         at: &[Locator],
         stretches: Vec<Stretch<'_>>,
-        how: ReadMode,
-        to: &mut [Unchecked],
+        (how, ahead): (ReadMode, Option<&mut dyn FnMut() -> Vec<Locator>>),
+        to: &mut ReadMany,
     ) -> Result<bool> {
         // One read alone need not be requested first.
         let requests = stretches.len() > 1 && how.may_wait;
@@ -295,8 +284,42 @@ impl Shared {
                 (pending, pending_bytes) = (0, 0);
             }
         }
+        if let Some(ahead) = ahead {
+            self.will_read_many(&ahead());
+        }
         CachedPack::finish_all(&mut waiting, self, at, to)?;
         Ok(true)
+    }
+
+    /// Requests values from the device. Those of long reads are not: these bypass the page cache. A failure
+    /// shows when a value is read.
+    ///
+    /// Invariant: at most [`STRETCH_BYTES_MAX`] bytes are requested, with the gaps between values.
+    /// Test: `what_is_read_ahead_is_bounded_and_asked_for_once`.
+    fn will_read_many(&self, at: &[Locator]) {
+        let mut order: Vec<usize> = (0..at.len()).collect();
+        order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
+        let (mut rest, mut file, mut bytes) = (order.as_slice(), LastFile::default(), 0);
+        while let Some(stretch) = Stretch::first_of(at, &mut rest, ReadMode::FOREGROUND) {
+            let next_bytes = stretch.bytes() as u64;
+            if next_bytes >= DIRECT_BYTES_MIN {
+                continue;
+            }
+            // bug log.reads_ahead_without_bound: never
+            if bytes + next_bytes > STRETCH_BYTES_MAX {
+                return;
+            }
+            bytes += next_bytes;
+            if let Ok(Some(open)) = file.of(self, stretch.file, true) {
+                open.file.will_read(stretch.range.start, next_bytes);
+            }
+        }
+    }
+
+    /// Returns whether memory holds the begin of a value.
+    pub(crate) fn is_in_memory(&self, at: &Locator) -> bool {
+        let found = |file: Arc<dyn VfsFile>| file.read_cached_at(&mut [0], u64::from(at.offset));
+        self.open_handle(at.file).is_some_and(|file| found(file).unwrap_or(false))
     }
 
     fn direct_read<'a>(&self, stretch: Stretch<'a>, by_pieces: bool) -> Result<DirectRead<'a>> {
@@ -361,8 +384,10 @@ impl Shared {
         parts
     }
 
-    fn read_pack(&self, at: &[Locator], pack: Pack<'_>, to: &mut [Unchecked]) -> Result<()> {
-        let wanted_bytes: u64 = pack.reads.iter().map(|read| read.stretch.wanted_bytes).sum();
+    fn read_pack(&self, at: &[Locator], pack: Pack<'_>, to: &mut ReadMany) -> Result<()> {
+        if pack.reads.is_empty() {
+            return Ok(());
+        }
         let mut got = Vec::with_capacity(pack.reads.len());
         let mut read_into = |memory: &mut [u8]| {
             let mut rest = memory;
@@ -373,24 +398,24 @@ impl Shared {
             }
             Ok(())
         };
-        let (bytes, memory_bytes): (Bytes, u64) = if (pack.bytes as u64) < DIRECT_BYTES_MIN {
+        let memory: (Bytes, usize) = if (pack.bytes as u64) < DIRECT_BYTES_MIN {
             // Pooled buffers are much longer.
             let mut blocks = AlignedBuf::zeroed(pack.bytes);
             read_into(blocks.as_mut_slice())?;
-            (Bytes::copy_from_slice(&blocks), pack.bytes as u64)
+            (Bytes::copy_from_slice(&blocks), pack.bytes)
         } else {
             let mut buffer = self.read_pool.take(pack.bytes);
             read_into(buffer.as_mut_slice())?;
-            let memory_bytes = buffer.capacity() as u64;
-            (buffer.into_bytes(), memory_bytes)
+            let allocated_bytes = buffer.capacity();
+            (buffer.into_bytes(), allocated_bytes)
         };
-        let shared = 2 * wanted_bytes >= memory_bytes;
         let mut begin = 0;
-        for (read, got) in pack.reads.iter().zip(got) {
-            let part = bytes.slice(begin..begin + got);
-            read.stretch.cut(at, read.begin, &part, shared, to);
+        let parts = pack.reads.iter().zip(got).map(|(read, got)| {
+            let part = begin..begin + got;
             begin += read.bytes;
-        }
+            (&read.stretch, read.begin, part)
+        });
+        to.keep(at, memory, parts.collect::<Vec<_>>().into_iter());
         Ok(())
     }
 }
@@ -470,12 +495,12 @@ impl<'a> CachedPack<'a> {
         packs: &mut Vec<Self>,
         shared: &Shared,
         at: &[Locator],
-        to: &mut [Unchecked],
+        to: &mut ReadMany,
     ) -> Result<()> {
         packs.drain(..).try_for_each(|pack| pack.finish(shared, at, to))
     }
 
-    fn finish(mut self, shared: &Shared, at: &[Locator], to: &mut [Unchecked]) -> Result<()> {
+    fn finish(mut self, shared: &Shared, at: &[Locator], to: &mut ReadMany) -> Result<()> {
         for read in &mut self.reads {
             if let Some(Pending { file, is_measured }) = read.pending.take() {
                 let from = read.stretch.range.start;
@@ -486,12 +511,11 @@ impl<'a> CachedPack<'a> {
                 };
             }
         }
-        let wanted_bytes: u64 = self.reads.iter().map(|read| read.stretch.wanted_bytes).sum();
-        let shared = 2 * wanted_bytes >= self.memory.capacity() as u64;
-        let bytes = self.memory.into_bytes();
-        for CachedRead { stretch, begin, got, .. } in self.reads {
-            stretch.cut(at, stretch.range.start, &bytes.slice(begin..begin + got), shared, to);
-        }
+        let allocated_bytes = self.memory.capacity();
+        let parts = self.reads.iter().map(|CachedRead { stretch, begin, got, .. }| {
+            (stretch, stretch.range.start, *begin..begin + got)
+        });
+        to.keep(at, (self.memory.into_bytes(), allocated_bytes), parts);
         Ok(())
     }
 }
@@ -521,18 +545,6 @@ impl<'a> Stretch<'a> {
 
     fn is_mostly_wanted(&self) -> bool {
         self.wanted_bytes * 2 >= self.bytes() as u64
-    }
-
-    /// Cuts the values out of the bytes read from `begin` on. With `shared` they share that memory;
-    /// otherwise each is copied, so that a kept value does not keep unrequested bytes in memory.
-    fn cut(&self, at: &[Locator], begin: u64, read: &Bytes, shared: bool, to: &mut [Unchecked]) {
-        for &i in self.wanted {
-            let (Some(slot), Some(at)) = (to.get_mut(i), at.get(i)) else { continue };
-            let from = (u64::from(at.offset) - begin) as usize;
-            let within = from..from + at.length as usize;
-            let Some(value) = read.get(within.clone()) else { continue };
-            slot.0 = if shared { read.slice(within) } else { Bytes::copy_from_slice(value) };
-        }
     }
 }
 

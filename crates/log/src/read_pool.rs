@@ -1,8 +1,11 @@
-//! Reused buffers of reads. Page faults of new memory take as long as a long read itself, and zeros
+//! Memory of reads: reused buffers, and the values in them. Page faults of new memory take as long as a long read itself, and zeros
 //! in a buffer that is filled at once are work in vain.
 
+use crate::read_many::Stretch;
 use bytes::Bytes;
+use std::ops::Range;
 use std::sync::Arc;
+use stele_types::Locator;
 use stele_types::lock::{Mutex, rank};
 use stele_vfs::AlignedBuf;
 
@@ -159,6 +162,103 @@ impl ReadMemory {
             Self::Own(memory) => memory.into(),
             Self::Pooled(memory) => memory.into_bytes(),
         }
+    }
+}
+
+/// Bytes read for a value, not yet compared with its checksum. [`crate::Log::checked`] turns them
+/// into a value.
+#[derive(Clone, Debug, Default)]
+pub struct Unchecked(pub(crate) Bytes);
+
+impl Unchecked {
+    /// Splits off the first `at` bytes; `None` if there are fewer.
+    pub(crate) fn split(mut self, at: usize) -> Option<(Bytes, Bytes)> {
+        (at <= self.0.len()).then(|| (self.0.split_to(at), self.0))
+    }
+}
+
+/// Result of a read of many values. They share the memory of their reads, and none has a reference to it
+/// of its own: a scan passes most of them on without one.
+#[derive(Debug, Default)]
+pub struct ReadMany {
+    pub(crate) memory: Vec<Bytes>,
+    /// In the order of the locators.
+    pub(crate) values: Vec<ReadPlace>,
+    /// Number of stretches read; 1 if all values are neighbours.
+    pub reads: usize,
+    /// Bytes requested from files, whole blocks where the page cache is bypassed.
+    pub read_bytes: u64,
+}
+
+/// Place of a value in the memory of its read; the default is that of a value that was not read, as where
+/// a file ends early.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadPlace {
+    memory: u32,
+    begin: u32,
+    bytes: u32,
+}
+
+impl ReadPlace {
+    fn within(self) -> Range<usize> {
+        let begin = self.begin as usize;
+        begin..begin + self.bytes as usize
+    }
+}
+
+impl ReadMany {
+    /// Creates the result of a read that failed as a whole: each of `count` values must be read by itself.
+    pub fn failed(count: usize) -> Self {
+        Self { values: vec![ReadPlace::default(); count], reads: count, ..Self::default() }
+    }
+
+    /// Returns the memory that holds the value read for a locator, which was number `number` of those
+    /// requested, and the value's part of it. `None` if that does not match the checksum: then the caller
+    /// must use [`crate::Log::get`], which may wait.
+    pub fn checked(&self, number: usize, at: &Locator) -> Option<(&Bytes, Range<usize>)> {
+        let place = *self.values.get(number)?;
+        let memory = self.memory.get(place.memory as usize)?;
+        let is_whole = at.check(memory.get(place.within())?).is_ok();
+        // bug log.in_memory_unchecked: let is_whole = true;
+        is_whole.then_some((memory, place.within()))
+    }
+
+    /// Returns what was read for each locator, in their order; each keeps the memory of its read.
+    pub fn into_values(self) -> Vec<Unchecked> {
+        let memory = |place: &ReadPlace| self.memory.get(place.memory as usize);
+        let value = |place| memory(place).map(|bytes| bytes.slice(place.within()));
+        self.values.iter().map(|place| Unchecked(value(place).unwrap_or_default())).collect()
+    }
+
+    /// Keeps the values of stretches that were read into `memory`, of which so many bytes are allocated:
+    /// each with the position in its file of the first byte read, and the part of the memory that was
+    /// filled. Values that are less than half of it are copied: kept ones would keep it.
+    pub(crate) fn keep<'a>(
+        &mut self,
+        at: &[Locator],
+        (memory, allocated_bytes): (Bytes, usize),
+        stretches: impl Iterator<Item = (&'a Stretch<'a>, u64, Range<usize>)> + Clone,
+    ) {
+        let wanted_bytes: u64 = stretches.clone().map(|(stretch, ..)| stretch.wanted_bytes).sum();
+        // bug log.values_keep_unrequested_bytes: `allocated_bytes` is `0`
+        let is_shared = 2 * wanted_bytes >= allocated_bytes as u64;
+        let number = self.memory.len() as u32;
+        let mut copied = Vec::with_capacity(if is_shared { 0 } else { wanted_bytes as usize });
+        for (stretch, begin, part) in stretches {
+            let read = memory.get(part.clone()).unwrap_or_default();
+            for &i in stretch.wanted {
+                let (Some(place), Some(at)) = (self.values.get_mut(i), at.get(i)) else { continue };
+                let from = (u64::from(at.offset) - begin) as usize;
+                let Some(value) = read.get(from..from + at.length as usize) else { continue };
+                let mut begin = part.start + from;
+                if !is_shared {
+                    begin = copied.len();
+                    copied.extend_from_slice(value);
+                }
+                *place = ReadPlace { memory: number, begin: begin as u32, bytes: at.length };
+            }
+        }
+        self.memory.push(if is_shared { memory } else { copied.into() });
     }
 }
 

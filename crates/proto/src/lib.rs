@@ -12,7 +12,7 @@ mod scan;
 
 pub use codec::{Pieces, SHARED_BYTES_MIN, SizedCodec, SizedEncoder};
 pub use decoded::{Counter, Method};
-pub use scan::{EncodedPairs, ScanResponse};
+pub use scan::{EncodedPairs, PairEncoder, ScanResponse};
 
 /// `request_source` of the context of requests from Stele's client. It understands
 /// `undetermined_result`.

@@ -30,7 +30,7 @@ pub struct ScanResponse {
     pub encoded: EncodedPairs,
 }
 
-/// Encoded pairs of a [`ScanResponse`].
+/// Encoded pairs of a [`ScanResponse`], from a [`PairEncoder`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EncodedPairs {
     /// To be sent in order. A long value is a part that shares its memory.
@@ -41,43 +41,6 @@ pub struct EncodedPairs {
 }
 
 impl EncodedPairs {
-    /// Appends pairs of key and value, with one allocation for keys and short values. The first pass
-    /// over them finds its length.
-    pub fn extend<'a>(&mut self, pairs: impl Iterator<Item = (&'a [u8], &'a Bytes)> + Clone) {
-        let mut copied_bytes = 0;
-        for (key, value) in pairs.clone() {
-            let encoded = encoded_bytes(pair_bytes(key, value));
-            let shared = if is_shared(value) { value.len() } else { 0 };
-            copied_bytes += encoded - shared;
-            // Invariant: the length of the answer is that of its parts. Its client takes what follows for
-            // the next field.
-            // Test: `encoded_pairs_are_the_bytes_of_the_message_and_decode_to_its_pairs`.
-            // bug proto.shared_values_uncounted: `encoded` is `encoded - shared`
-            self.encoded_bytes += encoded;
-            self.count += 1;
-            self.bytes += (key.len() + value.len()) as u64;
-        }
-        let (mut copied, mut long_values) = (Vec::with_capacity(copied_bytes), Vec::new());
-        for (key, value) in pairs {
-            put_tag(PAIRS, pair_bytes(key, value), &mut copied);
-            put_field(KEY, key, &mut copied);
-            if is_shared(value) {
-                put_tag(VALUE, value.len(), &mut copied);
-                long_values.push((copied.len(), value.clone()));
-            } else {
-                put_field(VALUE, value, &mut copied);
-            }
-        }
-        let (mut copied, mut begin) = (Bytes::from(copied), 0);
-        for (at, value) in long_values {
-            self.parts.extend([copied.split_to(at - begin), value]);
-            begin = at;
-        }
-        if !copied.is_empty() {
-            self.parts.push(copied);
-        }
-    }
-
     /// Appends the pairs of `others`.
     pub fn append(&mut self, mut others: Self) {
         self.parts.append(&mut others.parts);
@@ -102,8 +65,97 @@ impl EncodedPairs {
     }
 }
 
-fn is_shared(value: &Bytes) -> bool {
-    value.len() >= SHARED_BYTES_MIN
+/// Bytes of a piece of memory for pairs. The allocator has one of this length again when an answer was
+/// sent; one for several MiB comes from the system, which fills it with zeros page by page.
+const MEMORY_BYTES_MAX: usize = 256 << 10;
+/// Most bytes of a pair besides its key and its value: three tags with their lengths.
+const PAIR_HEADER_BYTES_MAX: usize = 3 * (TAG_BYTES + 5);
+
+/// Encodes pairs one after another, keys and short values into memory of the answer.
+#[derive(Debug, Default)]
+pub struct PairEncoder {
+    done: EncodedPairs,
+    /// Pairs after those in parts.
+    open: Vec<u8>,
+    /// Bytes that are announced and not encoded.
+    expected_bytes: usize,
+}
+
+impl PairEncoder {
+    /// Announces at most so many pairs, and bytes of their keys and values: for what is encoded next,
+    /// memory is allocated once.
+    pub fn expect(&mut self, pairs: usize, bytes: u64) {
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+        self.expected_bytes = bytes.saturating_add(pairs.saturating_mul(PAIR_HEADER_BYTES_MAX));
+    }
+
+    /// Appends a pair. `share` returns the value as bytes that share its memory, for a long one.
+    pub fn push(&mut self, key: &[u8], value: &[u8], share: impl FnOnce() -> Bytes) {
+        let pair = pair_bytes(key, value);
+        let (encoded, is_shared) = (encoded_bytes(pair), value.len() >= SHARED_BYTES_MIN);
+        let copied_bytes = encoded - if is_shared { value.len() } else { 0 };
+        self.make_room(copied_bytes);
+        put_header([Some((PAIRS, pair)), not_empty(KEY, key)], &mut self.open);
+        self.open.extend_from_slice(key);
+        put_header([not_empty(VALUE, value)], &mut self.open);
+        if is_shared {
+            self.close();
+            self.done.parts.push(share());
+        } else {
+            self.open.extend_from_slice(value);
+        }
+        // Invariant: the length of the answer is that of its parts. Its client takes what follows for
+        // the next field.
+        // Test: `encoded_pairs_are_the_bytes_of_the_message_and_decode_to_its_pairs`.
+        // bug proto.shared_values_uncounted: `encoded` is `copied_bytes`
+        self.done.encoded_bytes += encoded;
+        self.done.count += 1;
+        self.done.bytes += (key.len() + value.len()) as u64;
+        self.expected_bytes = self.expected_bytes.saturating_sub(encoded);
+    }
+
+    /// Returns the number of pairs.
+    pub fn len(&self) -> usize {
+        self.done.len()
+    }
+
+    /// Returns whether there are no pairs.
+    pub fn is_empty(&self) -> bool {
+        self.done.is_empty()
+    }
+
+    /// Returns the bytes of keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.done.bytes()
+    }
+
+    /// Returns the encoded pairs.
+    pub fn finish(mut self) -> EncodedPairs {
+        self.close();
+        self.done
+    }
+
+    fn make_room(&mut self, bytes: usize) {
+        if self.open.capacity() - self.open.len() < bytes {
+            self.close();
+            let expected_bytes = self.expected_bytes.min(MEMORY_BYTES_MAX);
+            self.open.reserve(expected_bytes.max(bytes));
+        }
+    }
+
+    /// Makes a part of what is open. Memory of which less than half is used is not kept with it.
+    fn close(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let is_used = 2 * self.open.len() >= self.open.capacity();
+        // bug proto.unused_memory_is_kept: let is_used = true;
+        self.done.parts.push(match is_used {
+            true => std::mem::take(&mut self.open).into(),
+            false => Bytes::copy_from_slice(&self.open),
+        });
+        self.open.clear();
+    }
 }
 
 /// Returns the bytes of a pair without its tag and length.
@@ -120,17 +172,22 @@ fn encoded_bytes(bytes: usize) -> usize {
     TAG_BYTES + encoded_len_varint(bytes as u64) + bytes
 }
 
-#[inline]
-fn put_tag(field: u32, bytes: usize, to: &mut Vec<u8>) {
-    encode_key(field, WireType::LengthDelimited, to);
-    encode_varint(bytes as u64, to);
+/// Returns number and length of a field, of which the default is not encoded.
+fn not_empty(field: u32, bytes: &[u8]) -> Option<(u32, usize)> {
+    (!bytes.is_empty()).then_some((field, bytes.len()))
 }
 
-fn put_field(field: u32, bytes: &[u8], to: &mut Vec<u8>) {
-    if !bytes.is_empty() {
-        put_tag(field, bytes.len(), to);
-        to.extend_from_slice(bytes);
+/// Puts numbers and lengths of fields.
+#[inline]
+fn put_header<const N: usize>(fields: [Option<(u32, usize)>; N], to: &mut Vec<u8>) {
+    let mut header = [0; 2 * PAIR_HEADER_BYTES_MAX];
+    let mut rest = &mut header[..];
+    for (field, bytes) in fields.into_iter().flatten() {
+        encode_key(field, WireType::LengthDelimited, &mut rest);
+        encode_varint(bytes as u64, &mut rest);
     }
+    let unused = rest.len();
+    to.extend_from_slice(header.get(..header.len() - unused).unwrap_or_default());
 }
 
 impl Message for ScanResponse {
@@ -196,15 +253,17 @@ mod tests {
     }
 
     fn encoded(pairs: &[KvPair]) -> EncodedPairs {
-        let mut encoded = EncodedPairs::default();
-        encoded.extend(pairs.iter().map(|pair| (&pair.key[..], &pair.value)));
-        encoded
+        let mut encoder = PairEncoder::default();
+        let bytes = pairs.iter().map(|pair| (pair.key.len() + pair.value.len()) as u64).sum();
+        encoder.expect(pairs.len(), bytes);
+        pairs.iter().for_each(|pair| encoder.push(&pair.key, &pair.value, || pair.value.clone()));
+        encoder.finish()
     }
 
     #[test]
     fn encoded_pairs_are_the_bytes_of_the_message_and_decode_to_its_pairs() {
         const L: usize = SHARED_BYTES_MIN;
-        let lists: [&[(usize, usize)]; 7] = [
+        let lists: [&[(usize, usize)]; 8] = [
             &[],
             &[(0, 0)],
             &[(1, 0), (0, 1)],
@@ -212,6 +271,7 @@ mod tests {
             &[(3, L - 1), (3, L), (3, L + 1)],
             &[(3, L), (3, 5), (4, 2 * L), (5, 7)],
             &[(20, 1000); 50],
+            &[(20, 20_000); 40],
         ];
         for lengths in lists {
             let kvs = pairs(lengths);
@@ -242,7 +302,27 @@ mod tests {
         let long = encoded(&kvs);
         assert_eq!(long.parts.len(), 3);
         assert_eq!(long.parts[1].as_ptr(), kvs[1].value.as_ptr());
-        let ends: Vec<_> = [0, 2].iter().map(|&at| long.parts[at].as_ptr_range()).collect();
-        assert_eq!(ends[0].end, ends[1].start, "two allocations");
+    }
+
+    #[test]
+    fn memory_that_was_announced_and_not_used_is_given_back() {
+        let mut encoder = PairEncoder::default();
+        encoder.expect(100, 100_000);
+        encoder.push(b"key", &[7; 1000], Bytes::new);
+        assert!(encoder.open.capacity() > 100_000);
+        let encoded = encoder.finish();
+        assert_eq!(encoded.parts.len(), 1);
+        let part = encoded.parts.into_iter().next().unwrap();
+        assert!(part.try_into_mut().unwrap().capacity() < 2000);
+        // Long answers have pieces of one length.
+        let long = encoded_of(&[(20, 20_000); 40]);
+        let lengths: Vec<usize> = long.parts.iter().map(Bytes::len).collect();
+        assert_eq!(lengths.iter().sum::<usize>(), long.encoded_bytes);
+        assert!(lengths.iter().all(|bytes| *bytes <= MEMORY_BYTES_MAX), "{lengths:?}");
+        assert_eq!(lengths.len(), 4);
+    }
+
+    fn encoded_of(lengths: &[(usize, usize)]) -> EncodedPairs {
+        encoded(&pairs(lengths))
     }
 }

@@ -5,12 +5,14 @@
 //! Invariant: applied ≤ committed; applied ≤ locally persisted; checkpointed ≤ applied;
 //! truncated ≤ checkpointed.
 
+mod found;
 mod log_store;
 mod modification;
 mod overlay;
 mod state_machine;
 mod view;
 
+pub use found::{FoundPair, PairSink, Passed, SharedSlice};
 pub use log_store::{LogStore, LostEntry, Progress, RecoverableLog, Space};
 pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{

@@ -2,6 +2,7 @@
 //! number of pairs at a time, so iteration over a range goes page by page. A store's own pairs, its
 //! identity and its regions, are read that way.
 
+use crate::{PairSink, Passed};
 use bytes::Bytes;
 use std::sync::Arc;
 use stele_types::{Error, KeyRange, Locator, Region, Result, StoreIdent, key_after, keyspace};
@@ -173,30 +174,36 @@ pub trait EngineView: Send + Sync {
             CachedGet::NeedsIo(_) => Cached::NeedsIo,
         })
     }
-    /// Like [`EngineView::scan`], if the memory of the pairs is admitted; asked for each part of the
-    /// scan that is read together.
-    fn scan_admitted(
+    /// Passes pairs to `sink` in order, if their memory is admitted; asked for each part of the scan that
+    /// is read together, and announced to the sink once it is admitted.
+    fn scan_into(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Admitted<Vec<Pair>>> {
+        sink: &mut dyn PairSink,
+    ) -> Result<Admitted<Passed>> {
         let pairs = self.scan(options)?;
-        Ok(admitted(&pairs, admit).then_read(pairs))
+        let is_admitted = admitted(&pairs, admit);
+        if is_admitted == Admitted::Read(()) {
+            pairs.iter().for_each(|pair| sink.take(pair.into()));
+        }
+        Ok(is_admitted.then_read(Passed::of(&pairs)))
     }
-    /// Like [`EngineView::scan_admitted`], for a short scan that needs no read of the device. Never waits
-    /// for the device. Some engines always answer [`Cached::NeedsIo`], and each does for a long scan.
+    /// Like [`EngineView::scan_into`], for a short scan that needs no read of the device. Never waits for
+    /// the device. Some engines always answer [`Cached::NeedsIo`], and each does for a long scan.
     fn scan_cached(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
-        let (_, _) = (options, admit);
+        sink: &mut dyn PairSink,
+    ) -> Result<Cached<Admitted<Passed>>> {
+        let (_, _, _) = (options, admit, sink);
         Ok(Cached::NeedsIo)
     }
-    /// Records that a user scanned these adjacent pairs: what is scanned often is worth sorting.
-    /// Not called for reads of the system itself.
-    fn note_scan(&self, pairs: &[Pair]) {
-        let _ = pairs;
+    /// Records that a user scanned these pairs: what is scanned often is worth sorting. Not called for
+    /// reads of the system itself.
+    fn note_scan(&self, scanned: &Passed) {
+        let _ = scanned;
     }
 }
 
@@ -225,24 +232,26 @@ impl<V: EngineView> EngineView for Arc<V> {
         (**self).get_meta_cached(key)
     }
 
-    fn scan_admitted(
+    fn scan_into(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Admitted<Vec<Pair>>> {
-        (**self).scan_admitted(options, admit)
+        sink: &mut dyn PairSink,
+    ) -> Result<Admitted<Passed>> {
+        (**self).scan_into(options, admit, sink)
     }
 
     fn scan_cached(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
-        (**self).scan_cached(options, admit)
+        sink: &mut dyn PairSink,
+    ) -> Result<Cached<Admitted<Passed>>> {
+        (**self).scan_cached(options, admit, sink)
     }
 
-    fn note_scan(&self, pairs: &[Pair]) {
-        (**self).note_scan(pairs);
+    fn note_scan(&self, scanned: &Passed) {
+        (**self).note_scan(scanned);
     }
 }
 
@@ -296,28 +305,33 @@ impl<'a, V: EngineView> Pages<'a, V> {
             return Ok(None);
         }
         let page = self.view.scan(&self.options)?;
-        Ok(self.advance(page))
+        self.advance(page.last().map(|last| &last.key));
+        Ok(Some(page).filter(|page| !page.is_empty()))
     }
 
-    /// Like [`Pages::next_page`], if `admit` allows the memory of the page.
-    pub fn next_admitted(&mut self, admit: Admit<'_>) -> Result<Admitted<Option<Vec<Pair>>>> {
+    /// Passes the next pairs to `sink`, at least one, if `admit` allows their memory; `None` at the end.
+    pub fn next_into(
+        &mut self,
+        admit: Admit<'_>,
+        sink: &mut dyn PairSink,
+    ) -> Result<Admitted<Option<Passed>>> {
         if self.options.range.is_empty() {
             return Ok(Admitted::Read(None));
         }
-        Ok(match self.view.scan_admitted(&self.options, admit)? {
-            Admitted::Read(page) => Admitted::Read(self.advance(page)),
-            Admitted::Refused => Admitted::Refused,
-        })
+        let Admitted::Read(passed) = self.view.scan_into(&self.options, admit, sink)? else {
+            return Ok(Admitted::Refused);
+        };
+        self.advance(passed.last_key());
+        Ok(Admitted::Read(Some(passed).filter(|passed| passed.pairs > 0)))
     }
 
-    /// Moves behind a page; `None` for an empty one.
-    fn advance(&mut self, page: Vec<Pair>) -> Option<Vec<Pair>> {
-        let last = page.last()?;
-        match self.options.order {
-            Order::Forward => self.options.range.start = key_after(&last.key),
-            Order::Reverse => self.options.range.end = last.key.clone(),
+    /// Moves behind a page that ends with this key.
+    fn advance(&mut self, last: Option<&Bytes>) {
+        match (last, self.options.order) {
+            (None, _) => {}
+            (Some(last), Order::Forward) => self.options.range.start = key_after(last),
+            (Some(last), Order::Reverse) => self.options.range.end = last.clone(),
         }
-        Some(page)
     }
 
     /// Returns the range that no page has covered yet.

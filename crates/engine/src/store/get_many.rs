@@ -3,7 +3,7 @@
 use super::Shared;
 use super::view::View;
 use bytes::Bytes;
-use stele_log::{Log, Unchecked};
+use stele_log::{Log, ReadMany, Unchecked};
 use stele_storage::{Admit, Admitted, GotAdmitted, Pair, PendingGet};
 use stele_types::{Locator, Result, ValueRef};
 
@@ -238,6 +238,6 @@ impl Shared {
             false => self.log.read_many(&places),
         };
         // bug engine.unreadable_value_fails_all_gets: if read.is_err() { return Vec::new(); }
-        read.map_or_else(|_| vec![Unchecked::default(); places.len()], |read| read.values)
+        read.unwrap_or_else(|_| ReadMany::failed(places.len())).into_values()
     }
 }

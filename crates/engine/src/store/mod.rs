@@ -14,6 +14,7 @@ mod rebuild;
 mod recovering;
 mod repair_writes;
 mod reserve;
+mod scans;
 mod scrub;
 mod slice;
 mod space;
@@ -39,6 +40,7 @@ use bytes::Bytes;
 pub use losses::RepairStats;
 use losses::{LostBlocks, LostValues};
 use place::{DiskBytes, Place};
+use scans::{ContinuedScans, ScansInMemory};
 use scrub::Scrub;
 pub use scrub::ScrubStats;
 use space::SpaceState;
@@ -53,7 +55,6 @@ use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId};
 use stele_vfs::{DeviceTimer, DirLock, Vfs};
 use value_cache::ValueCache;
-use view::ScansInMemory;
 
 /// One store. [`StorageEngine`](stele_storage::StorageEngine) states which calls are allowed from where.
 #[derive(Debug)]
@@ -78,6 +79,7 @@ pub(crate) struct Shared {
     pub index: Arc<Index>,
     pub values: ValueCache,
     pub scans_in_memory: ScansInMemory,
+    pub continued: ContinuedScans,
     pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
     pub disk_bytes: DiskBytes,

@@ -4,10 +4,10 @@ use super::apply::ApplyState;
 use super::losses::{LostBlocks, LostValues};
 use super::place::{DiskBytes, Place};
 use super::reserve::{Reserve, ReserveSize};
+use super::scans::{ContinuedScans, ScansInMemory};
 use super::scrub::Scrub;
 use super::space::SpaceState;
 use super::value_cache::ValueCache;
-use super::view::ScansInMemory;
 use super::{Shared, Store, engine, rebuild};
 use crate::identity;
 use crate::options::Options;
@@ -101,6 +101,7 @@ impl Store {
             index: Arc::new(index),
             values,
             scans_in_memory: ScansInMemory::default(),
+            continued: ContinuedScans::default(),
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             disk_bytes: DiskBytes::default(),

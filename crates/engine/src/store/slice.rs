@@ -1,11 +1,12 @@
 //! Slices of a walk over the index: first keys and locations of values, then the values.
 
 use super::Shared;
+use super::scans::Readahead;
 use super::value_cache::ValueCache;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
-use stele_log::{RECORD_OVERHEAD_BYTES, ReadMany, Unchecked};
-use stele_storage::Pair;
+use stele_log::{RECORD_OVERHEAD_BYTES, ReadMany};
+use stele_storage::{FoundPair, Passed, SharedSlice};
 use stele_types::{Error, Locator, Result};
 
 /// Limits for the pairs and bytes that a scan fetches together.
@@ -119,6 +120,27 @@ impl Slice {
         self.value_bytes
     }
 
+    /// Returns what describes its pairs.
+    pub(crate) fn passed(&self) -> Passed {
+        Passed::new(self.len(), self.value_bytes, self.first_key(), self.last_key())
+    }
+
+    /// Removes the last pair, of which the value is then not read.
+    pub(crate) fn remove_last(&mut self) {
+        let Some(last) = self.pairs.pop() else { return };
+        let begin = self.pairs.last().map_or(0, |pair| pair.value_end);
+        let mut value_bytes = u64::from(last.value_end - last.key_end);
+        if last.is_located
+            && let Some(at) = self.places.pop()
+        {
+            value_bytes = u64::from(at.length);
+            self.near -= usize::from(self.places.last().is_some_and(|before| near(before, &at)));
+        }
+        self.memory.truncate(begin as usize);
+        self.value_bytes -= value_bytes;
+        self.bytes -= u64::from(last.key_end - begin) + value_bytes;
+    }
+
     pub(crate) fn reads(&self) -> usize {
         self.places.len() - self.near
     }
@@ -156,22 +178,22 @@ impl Slice {
     pub(crate) fn check(self, shared: &Shared) -> (Bytes, u64) {
         // bug engine.scrub_reads_nothing: return (Bytes::copy_from_slice(self.last_key()), self.bytes);
         // If the joint read fails, the values are read one by one, which reports the failing one.
-        let read = shared.log.read_many_direct(&self.places).unwrap_or_else(|_| ReadMany {
-            values: vec![Unchecked::default(); self.places.len()],
-            read_bytes: self.located_bytes(),
-            ..ReadMany::default()
+        let read = shared.log.read_many_direct(&self.places).unwrap_or_else(|_| {
+            let mut failed = ReadMany::failed(self.places.len());
+            failed.read_bytes = self.located_bytes();
+            failed
         });
         // bug engine.scrub_counts_requested_bytes: `read.read_bytes` is `self.located_bytes()`
         let bytes = self.bytes.saturating_sub(self.located_bytes()) + read.read_bytes;
         let last = Bytes::copy_from_slice(self.last_key());
         let mut begin = 0;
-        let mut located = self.places.iter().zip(&read.values);
+        let mut located = self.places.iter().zip(read.into_values());
         for pair in &self.pairs {
             let key = self.memory.get(begin..pair.key_end as usize).unwrap_or_default();
             begin = pair.value_end as usize;
             if pair.is_located
                 && let Some((at, read)) = located.next()
-                && let Err(error) = shared.log.check_read(at, read)
+                && let Err(error) = shared.log.check_read(at, &read)
             {
                 shared.lost_values.note(key, at, &error);
             }
@@ -180,17 +202,18 @@ impl Slice {
     }
 
     /// Reads the values in order of location, with small gaps coalesced. Those that the value cache
-    /// has are not read.
-    pub(crate) fn read(self, shared: &Shared) -> Result<ReadSlice> {
+    /// has are not read. Requests the values ahead of them from the device.
+    pub(crate) fn read(self, shared: &Shared, ahead: Option<Readahead<'_>>) -> Result<ReadSlice> {
         let cached = self.cached(&shared.values);
         let missing = self.missing(&cached);
         let places = missing.as_deref().unwrap_or(&self.places);
-        let read = match shared.log.read_many(places) {
+        let read = match ahead {
+            Some(ahead) => shared.log.read_many_ahead(places, || ahead.places()),
+            None => shared.log.read_many(places),
+        };
+        let read = match read {
             // The values are read one by one, so that only those that are damaged fail.
-            Err(error) if error.is_damage() => {
-                let values = vec![Unchecked::default(); places.len()];
-                ReadMany { values, reads: places.len(), ..ReadMany::default() }
-            }
+            Err(error) if error.is_damage() => ReadMany::failed(places.len()),
             read => read?,
         };
         Ok(self.with(cached, read))
@@ -233,7 +256,9 @@ impl Slice {
             places: self.places.into_iter(),
             cached: cached.into_iter(),
             scattered_reads: read.reads.saturating_sub(1) as u64,
-            read: read.values.into_iter(),
+            read,
+            taken: 0,
+            other: Bytes::new(),
             begin: 0,
         }
     }
@@ -254,8 +279,11 @@ pub(crate) struct ReadSlice {
     places: std::vec::IntoIter<Locator>,
     /// Values of the places that the value cache had; empty if it was not asked.
     cached: std::vec::IntoIter<Option<Bytes>>,
-    /// Values of the other places.
-    read: std::vec::IntoIter<Unchecked>,
+    /// Values of the other places, and the number of those that were taken.
+    read: ReadMany,
+    taken: usize,
+    /// Value of the last pair, if it was not read with the others.
+    other: Bytes,
     scattered_reads: u64,
     begin: usize,
 }
@@ -267,48 +295,54 @@ impl ReadSlice {
     }
 
     /// Returns the next pair. Records a value that cannot be read as lost.
-    pub(crate) fn next(&mut self, shared: &Shared) -> Result<Option<Pair>> {
-        self.next_with(|key, at, read| {
-            let value = shared.log.checked(at, read);
+    pub(crate) fn next(&mut self, shared: &Shared) -> Result<Option<FoundPair<'_>>> {
+        self.next_with(|key, at| {
+            let value = shared.log.get(at);
             value.inspect_err(|error| shared.lost_values.note(key, at, error))
         })
     }
 
     /// Returns the next pair. Fails with [`Error::needs_io`] if the value read does not match its
     /// checksum.
-    pub(crate) fn next_in_memory(&mut self, shared: &Shared) -> Result<Option<Pair>> {
-        self.next_with(|_, at, read| {
-            let value = shared.log.checked_in_memory(at, read);
-            value.ok_or_else(|| Error::would_wait(shared.dir.as_path()))
-        })
+    pub(crate) fn next_in_memory(&mut self, shared: &Shared) -> Result<Option<FoundPair<'_>>> {
+        self.next_with(|_, _| Err(Error::would_wait(shared.dir.as_path())))
     }
 
+    /// Returns the next pair; `again` returns a value of which what was read does not match its checksum.
     fn next_with(
         &mut self,
-        check: impl FnOnce(&[u8], &Locator, Unchecked) -> Result<Bytes>,
-    ) -> Result<Option<Pair>> {
+        again: impl FnOnce(&[u8], &Locator) -> Result<Bytes>,
+    ) -> Result<Option<FoundPair<'_>>> {
         let Some(pair) = self.pairs.next() else { return Ok(None) };
         let (key_end, value_end) = (pair.key_end as usize, pair.value_end as usize);
-        let key = self.memory.slice(self.begin..key_end);
+        let key = SharedSlice::part(&self.memory, self.begin..key_end);
         self.begin = value_end;
         let value = match pair.is_located {
-            true => self.next_value(|at, read| check(&key, at, read))?,
-            false => self.memory.slice(key_end..value_end),
+            false => SharedSlice::part(&self.memory, key_end..value_end),
+            true => {
+                let at = self.places.next();
+                let at = at.ok_or_else(|| Error::invalid("a slice has fewer values than pairs"))?;
+                let number = self.taken;
+                let read = match self.cached.next().flatten() {
+                    Some(value) => {
+                        self.other = value;
+                        None
+                    }
+                    None => {
+                        self.taken += 1;
+                        let read = self.read.checked(number, &at);
+                        if read.is_none() {
+                            self.other = again(&key, &at)?;
+                        }
+                        read
+                    }
+                };
+                match read {
+                    Some((memory, part)) => SharedSlice::part(memory, part),
+                    None => (&self.other).into(),
+                }
+            }
         };
-        Ok(Some(Pair { key, value, expires_at_s: pair.expires_at_s }))
-    }
-
-    fn next_value(
-        &mut self,
-        check: impl FnOnce(&Locator, Unchecked) -> Result<Bytes>,
-    ) -> Result<Bytes> {
-        let at = self.places.next();
-        if let Some(value) = self.cached.next().flatten() {
-            return Ok(value);
-        }
-        match at.zip(self.read.next()) {
-            Some((at, read)) => check(&at, read),
-            None => Err(Error::invalid("a slice has fewer values than pairs")),
-        }
+        Ok(Some(FoundPair { key, value, expires_at_s: pair.expires_at_s }))
     }
 }

@@ -1,54 +1,22 @@
 //! Consistent views: one point in time of index and value files.
 
 use super::Shared;
+use super::scans::{Readahead, ends_at};
 use super::slice::{Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use stele_gc::{Gc, Scanned};
 use stele_index::{Found, Lookup, View as IndexView, ViewIter};
 use stele_storage::{
-    Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Order, Pair, PairMeta, PendingGet,
-    ScanOptions,
+    Admit, Admitted, Cached, CachedGet, EngineView, FoundPair, GotAdmitted, Order, Pair, PairMeta,
+    PairSink, Passed, PendingGet, ScanOptions,
 };
 use stele_types::{KeyRange, Locator, Result, ValueRef};
 
 /// Pairs, and bytes of keys and values, of a scan that is tried in memory: its thread has other work.
 const IN_MEMORY_PAIRS_MAX: usize = 128;
 const IN_MEMORY_BYTES_MAX: u64 = 256 << 10;
-/// Attempts in a row that fail before 2^`SKIPPED_MAX` scans are not tried in memory.
-const SKIPPED_MAX: u32 = 6;
-
-/// Chooses the scans that are tried in memory. Where the values are not there, an attempt walks the
-/// index in vain: after each attempt that fails, twice as many scans are not tried.
-#[derive(Debug, Default)]
-pub(crate) struct ScansInMemory {
-    failed: AtomicU32,
-    skipped: AtomicU32,
-}
-
-impl ScansInMemory {
-    fn is_due(&self) -> bool {
-        // Threads that change it at the same time skip one more or less.
-        let left = self.skipped.load(Ordering::Relaxed).checked_sub(1);
-        if let Some(left) = left {
-            self.skipped.store(left, Ordering::Relaxed);
-        }
-        left.is_none()
-    }
-
-    fn note(&self, succeeded: bool) {
-        let failed = self.failed.load(Ordering::Relaxed);
-        let next = if succeeded { 0 } else { (failed + 1).min(SKIPPED_MAX) };
-        if next != failed {
-            self.failed.store(next, Ordering::Relaxed);
-        }
-        if !succeeded {
-            self.skipped.store(1 << next, Ordering::Relaxed);
-        }
-    }
-}
-
 /// One point in time of a store. While it exists, no file it refers to is removed.
 #[derive(Debug)]
 pub struct View {
@@ -106,43 +74,42 @@ impl View {
     }
 
     pub(crate) fn read(&self, slice: Slice) -> Result<ReadSlice> {
-        slice.read(&self.shared)
+        slice.read(&self.shared, None)
     }
 
     pub(crate) fn next_pair(&self, read: &mut ReadSlice) -> Result<Option<Pair>> {
-        read.next(&self.shared)
+        Ok(read.next(&self.shared)?.map(FoundPair::to_pair))
     }
 
-    /// Reads the next pairs of `iter`; empty at the end.
+    /// Reads the values of a slice and passes its pairs to `sink`.
     ///
     /// Invariant: no memory is used for values that are not admitted.
     /// Test: `a_read_of_which_the_memory_is_refused_reads_no_value`.
-    fn next_slice(
+    fn pass(
         &self,
-        iter: &mut ViewIter,
-        extent: Extent,
+        slice: Slice,
         admit: Admit<'_>,
-    ) -> Result<Admitted<Vec<Pair>>> {
-        let slice = Slice::collect(iter, extent)
-            .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
-        let is_admitted = slice.is_empty() || admit(slice.len(), slice.bytes());
+        (sink, ahead): (&mut dyn PairSink, Option<Readahead<'_>>),
+    ) -> Result<Admitted<Passed>> {
+        let is_admitted = admit(slice.len(), slice.bytes());
         // bug engine.scan_reads_unadmitted: never
         if !is_admitted {
             return Ok(Admitted::Refused);
         }
-        let mut pairs = Vec::with_capacity(slice.len());
-        let mut read = self.read(slice)?;
+        sink.expect(slice.len(), slice.bytes());
+        let passed = slice.passed();
+        let mut read = slice.read(&self.shared, ahead)?;
         self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
         let mut failed = None;
         // Continues after a failure, so that all unreadable values are recorded at once.
         loop {
-            match self.next_pair(&mut read) {
-                Ok(Some(pair)) => pairs.push(pair),
+            match read.next(&self.shared) {
+                Ok(Some(pair)) => sink.take(pair),
                 Ok(None) => break,
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        failed.map_or(Ok(Admitted::Read(pairs)), Err)
+        failed.map_or(Ok(Admitted::Read(passed)), Err)
     }
 
     fn value_of(&self, key: &[u8], value: ValueRef) -> Result<Bytes> {
@@ -163,7 +130,8 @@ impl View {
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        sink: &mut dyn PairSink,
+    ) -> Result<Cached<Admitted<Passed>>> {
         let (range, order) = (options.range.clone(), options.order);
         let mut iter = self.index.iter_in_memory(range, direction(order))?;
         let bytes_max = IN_MEMORY_BYTES_MAX.min(options.bytes_max as u64);
@@ -177,15 +145,16 @@ impl View {
         if !is_admitted {
             return Ok(Cached::Ready(Admitted::Refused));
         }
-        let mut pairs = Vec::with_capacity(slice.len());
+        let (passed, bytes) = (slice.passed(), slice.bytes());
         let Some(mut read) = slice.read_in_memory(&self.shared)? else {
             return Ok(Cached::NeedsIo);
         };
+        sink.expect(passed.pairs, bytes);
         while let Some(pair) = read.next_in_memory(&self.shared)? {
-            pairs.push(pair);
+            sink.take(pair);
         }
         self.scattered_reads.fetch_add(read.scattered_reads(), Ordering::Relaxed);
-        Ok(Cached::Ready(Admitted::Read(pairs)))
+        Ok(Cached::Ready(Admitted::Read(passed)))
     }
 }
 
@@ -248,57 +217,71 @@ impl EngineView for View {
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
-        self.scan_admitted(options, &mut |_, _| true)?.read()
+        let mut pairs = Vec::new();
+        self.scan_into(options, &mut |_, _| true, &mut pairs)?.read()?;
+        Ok(pairs)
     }
 
-    fn scan_admitted(
+    fn scan_into(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Admitted<Vec<Pair>>> {
+        sink: &mut dyn PairSink,
+    ) -> Result<Admitted<Passed>> {
         let mut iter = self.references(options.range.clone(), options.order)?;
-        let mut pairs = Vec::new();
+        let Shared { log, continued, .. } = &*self.shared;
+        let is_long = options.limit > IN_MEMORY_PAIRS_MAX && !options.keys_only;
+        let is_continued = is_long && continued.take(options);
+        let mut passed = Passed::default();
         let mut bytes_left = options.bytes_max as u64;
-        while pairs.len() < options.limit && (bytes_left > 0 || pairs.is_empty()) {
+        while passed.pairs < options.limit && (bytes_left > 0 || passed.pairs == 0) {
             let extent = Extent {
-                pairs_max: options.limit - pairs.len(),
+                pairs_max: options.limit - passed.pairs,
                 bytes_max: bytes_left.max(1),
                 keys_only: options.keys_only,
             };
-            let Admitted::Read(mut slice) = self.next_slice(&mut iter, extent, &mut *admit)? else {
-                return Ok(Admitted::Refused);
-            };
+            let mut slice = Slice::collect(&mut iter, extent)
+                .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
+            // Only the last pair of a slice may exceed the limit: the next scan returns it.
+            // Invariant: a scan passes on no pair that exceeds its bytes, and does not read it.
+            // Test: `a_scan_of_a_view_ends_with_the_last_pair_that_fits_and_reads_no_value_after_it`.
+            let exceeds = slice.bytes() > bytes_left && passed.pairs + slice.len() > 1;
+            // bug engine.scan_passes_on_more: never
+            if exceeds {
+                slice.remove_last();
+            }
             if slice.is_empty() {
                 break;
             }
-            let bytes: usize = slice.iter().map(|pair| pair.key.len() + pair.value.len()).sum();
-            // Only the last pair of a slice may exceed the limit.
-            let exceeds = bytes as u64 > bytes_left && pairs.len() + slice.len() > 1;
-            if exceeds {
-                slice.pop();
+            bytes_left = bytes_left.saturating_sub(slice.bytes());
+            let is_cut = exceeds || passed.pairs + slice.len() >= options.limit || bytes_left == 0;
+            if is_cut && is_long {
+                continued.note(&ends_at(slice.last_key(), options.order), options.order);
             }
-            bytes_left = bytes_left.saturating_sub(bytes as u64);
-            match pairs.is_empty() {
-                true => pairs = slice,
-                false => pairs.append(&mut slice),
+            let ahead =
+                (is_cut && is_continued).then(|| Readahead::new(log, &mut iter, options.limit));
+            match self.pass(slice, &mut *admit, (&mut *sink, ahead))? {
+                Admitted::Read(next) => passed.add(next),
+                Admitted::Refused => return Ok(Admitted::Refused),
             }
             if exceeds {
                 break;
             }
         }
-        Ok(Admitted::Read(pairs))
+        Ok(Admitted::Read(passed))
     }
 
     fn scan_cached(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        sink: &mut dyn PairSink,
+    ) -> Result<Cached<Admitted<Passed>>> {
         let scans = &self.shared.scans_in_memory;
         if options.limit > IN_MEMORY_PAIRS_MAX || !scans.is_due() {
             return Ok(Cached::NeedsIo);
         }
-        let found = match self.scan_in_memory(options, admit) {
+        let found = match self.scan_in_memory(options, admit, sink) {
             Err(error) if error.needs_io() => Cached::NeedsIo,
             found => found?,
         };
@@ -306,17 +289,14 @@ impl EngineView for View {
         Ok(found)
     }
 
-    fn note_scan(&self, pairs: &[Pair]) {
-        let (Some(gc), [first, .., last]) = (&self.gc, pairs) else { return };
+    fn note_scan(&self, scanned: &Passed) {
+        let Some(gc) = self.gc.as_ref().filter(|_| scanned.pairs > 1) else { return };
         // bug engine.scan_untold: return;
-        let (low, high) = if first.key <= last.key { (first, last) } else { (last, first) };
-        // Copies: the pairs' keys share memory with all of their slice.
-        let copy = |pair: &Pair| Bytes::copy_from_slice(&pair.key);
-        let scanned = Scanned {
-            values: pairs.len() as u64,
-            bytes: pairs.iter().map(|pair| pair.value.len() as u64).sum(),
+        let counted = Scanned {
+            values: scanned.pairs as u64,
+            bytes: scanned.value_bytes,
             scattered_reads: self.scattered_reads.swap(0, Ordering::Relaxed),
         };
-        gc.note_scan(&KeyRange::new(copy(low), copy(high)), scanned);
+        gc.note_scan(&scanned.range(), counted);
     }
 }

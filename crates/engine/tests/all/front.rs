@@ -7,10 +7,10 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stele_engine::{
-    Batch, Db, Error, Group, KeyRange, Options, Order, PendingGet, Result, ScanOptions,
+    Batch, Db, Error, Group, KeyRange, Options, Order, Pair, PendingGet, Result, ScanOptions,
 };
 use stele_simulated_disk::Fault;
-use stele_storage::{Admitted, EngineView, GotAdmitted, StateMachine};
+use stele_storage::{Admitted, EngineView, GotAdmitted, Passed, StateMachine};
 use stele_types::ManualClock;
 use stele_types::size::{USER_KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use stele_vfs::Vfs;
@@ -148,7 +148,9 @@ fn a_read_of_which_the_memory_is_refused_reads_no_value() {
     };
     let refused = view.get_many(gets(&[7]), &mut refuse);
     assert!(matches!(refused[..], [Ok(Admitted::Refused)]), "{refused:?}");
-    assert_eq!(view.scan_admitted(&all, &mut refuse).unwrap(), Admitted::Refused);
+    let mut found: Vec<Pair> = Vec::new();
+    assert_eq!(view.scan_into(&all, &mut refuse, &mut found).unwrap(), Admitted::Refused);
+    assert!(found.is_empty());
     let read = disk.meter().snapshot().since(&before).read_bytes;
     assert!(read < VALUE_BYTES as u64, "{read} bytes were read");
     let key_bytes = numbered(7).len() as u64;
@@ -160,7 +162,8 @@ fn a_read_of_which_the_memory_is_refused_reads_no_value() {
         bytes_left = bytes_left.saturating_sub(bytes);
         is_admitted
     };
-    assert_eq!(view.scan_admitted(&all, &mut admit).unwrap(), Admitted::Refused, "not a part");
+    let part = view.scan_into(&all, &mut admit, &mut found).unwrap();
+    assert_eq!(part, Admitted::Refused, "not a part");
     let absent = view.get_many(vec![PendingGet::of_key("absent".into())], &mut |_, _| false);
     assert!(matches!(absent[..], [Ok(Admitted::Read(None))]), "nothing needs no memory");
     // Long values are read one by one; after a refusal no other is read.
@@ -174,8 +177,9 @@ fn a_read_of_which_the_memory_is_refused_reads_no_value() {
     assert_eq!(many.iter().filter(|got| is_read(got)).count(), 2);
     let read = disk.meter().snapshot().since(&before).read_bytes;
     assert!(read < 3 * VALUE_BYTES as u64, "{read} bytes were read");
-    let whole = view.scan_admitted(&all, &mut |_, _| true).unwrap().read().unwrap();
-    assert_eq!(whole, view.scan(&all).unwrap());
+    let mut whole: Vec<Pair> = Vec::new();
+    let passed = view.scan_into(&all, &mut |_, _| true, &mut whole).unwrap().read().unwrap();
+    assert_eq!((passed, &whole), (Passed::of(&whole), &view.scan(&all).unwrap()));
 }
 
 #[test]

@@ -8,7 +8,7 @@ use stele_engine::{
     StateMachine, Store,
 };
 use stele_simulated_disk::{Fault, SimVfs};
-use stele_storage::Admitted;
+use stele_storage::{Admitted, Passed};
 use stele_types::{CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term};
 use stele_vfs::Vfs;
 
@@ -49,8 +49,12 @@ fn options(from: &str, limit: usize, order: Order) -> ScanOptions {
 }
 
 fn attempt(store: &Store, options: &ScanOptions) -> Option<Vec<Pair>> {
-    match store.view().unwrap().scan_cached(options, &mut |_, _| true).unwrap() {
-        Cached::Ready(Admitted::Read(pairs)) => Some(pairs),
+    let (view, mut pairs) = (store.view().unwrap(), Vec::new());
+    match view.scan_cached(options, &mut |_, _| true, &mut pairs).unwrap() {
+        Cached::Ready(Admitted::Read(passed)) => {
+            assert_eq!(passed, Passed::of(&pairs));
+            Some(pairs)
+        }
         Cached::Ready(Admitted::Refused) => panic!("all memory is admitted"),
         Cached::NeedsIo => None,
     }
@@ -138,7 +142,7 @@ fn attempts_that_fail_become_rare_and_one_that_succeeds_makes_them_usual_again()
                 asked += 1;
                 true
             };
-            store.view().unwrap().scan_cached(&all, &mut admit).unwrap();
+            store.view().unwrap().scan_cached(&all, &mut admit, &mut Vec::new()).unwrap();
         }
         asked
     };

@@ -23,6 +23,7 @@ mod read_ahead;
 mod recovering;
 mod repair;
 mod replicated;
+mod scan_pages;
 mod shards;
 mod small_devices;
 mod speed;

@@ -11,7 +11,7 @@ use stele_engine::{
     Snapshots, StateMachine, Store,
 };
 use stele_simulated_disk::{Fault, SimOptions, SimVfs};
-use stele_storage::RegionEntries;
+use stele_storage::{Passed, RegionEntries};
 use stele_types::{
     CommandBuilder, CommittedEntry, EntryRecord, HardState, LogBatch, LogIndex, Mark, Record,
     RegionId, Term,
@@ -432,7 +432,7 @@ fn what_users_scan_again_and_again_gets_sorted() {
                 view.scan(&ScanOptions { keys_only, ..ScanOptions::new(range, 10) }).unwrap();
             assert_eq!(pairs.len(), 10);
             if by_user {
-                view.note_scan(&pairs);
+                view.note_scan(&Passed::of(&pairs));
             }
         }
         settle();

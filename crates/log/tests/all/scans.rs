@@ -1,10 +1,13 @@
 //! Values read together: in few long reads, correct at every edge, without keeping their buffers.
 
 use crate::common::*;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stele_log::{Log, LogOptions, RecoverFrom};
 use stele_simulated_disk::{Fault, SimVfs};
-use stele_types::{Cause, Error, Locator, Lsn};
-use stele_vfs::Vfs;
+use stele_types::{Cause, Error, Locator, Lsn, Result};
+use stele_vfs::{FileLayer, Open, Vfs, VfsFile, VfsLayer};
 
 const LONG: usize = 16_000;
 
@@ -114,7 +117,7 @@ fn scattered_values_are_right_whether_memory_has_them_or_not() {
         let at: Vec<Locator> = asked.iter().map(|&n| places[n]).collect();
         let read = log.read_many(&at).unwrap();
         assert_eq!(read.reads, 100);
-        for ((at, read), n) in at.iter().zip(read.values).zip(asked) {
+        for ((at, read), n) in at.iter().zip(read.into_values()).zip(asked) {
             assert_eq!(log.checked(at, read).unwrap(), value(n as u64, LONG));
         }
         assert_eq!(log.read_many(&places[..50]).unwrap().reads, 1);
@@ -132,7 +135,7 @@ fn of_records_that_move_neighbours_come_in_one_read_as_long_as_that_is_less_work
         let before = reads(&disk).0;
         let values = match moves {
             true => log.read_records(&asked).unwrap(),
-            false => log.read_many(&at).unwrap().values,
+            false => log.read_many(&at).unwrap().into_values(),
         };
         assert_eq!(values.len(), asked.len());
         (values.len() as u64, reads(&disk).0 - before)
@@ -225,14 +228,15 @@ fn values_read_in_memory_are_there_as_a_whole_and_never_awaited() {
     assert_eq!(log.get_many(&scattered).unwrap().len(), 5);
     for at in [&scattered[..], &short[7..9], &short[..1], &short[..0], &short] {
         let read = in_memory(at).unwrap();
-        for (at, value) in at.iter().zip(read.values) {
-            assert_eq!(log.checked_in_memory(at, value).unwrap(), log.get(at).unwrap());
+        for (number, at) in at.iter().enumerate() {
+            let (memory, part) = read.checked(number, at).unwrap();
+            assert_eq!(memory.slice(part), log.get(at).unwrap());
         }
+        assert!(read.checked(at.len(), &short[0]).is_none());
     }
     assert!(in_memory(&long).is_none(), "a long read may bypass the page cache");
     let wrong = Locator { crc: !short[3].crc, ..short[3] };
-    let read = in_memory(&[wrong]).unwrap().values.swap_remove(0);
-    assert!(log.checked_in_memory(&wrong, read).is_none());
+    assert!(in_memory(&[wrong]).unwrap().checked(0, &wrong).is_none());
     disk.set_cached(false);
     let before = reads(&disk);
     assert!(in_memory(&scattered).is_none() && in_memory(&short[..1]).is_none());
@@ -277,4 +281,66 @@ fn a_sort_reads_at_most_two_bytes_for_each_byte_of_its_values() {
             assert_eq!(log.record(&key.to_be_bytes(), at, read).unwrap().0, value(key, 700));
         }
     }
+}
+
+/// A disk that counts what is requested from it.
+#[derive(Debug)]
+struct RequestedVfs(SimVfs, Arc<AtomicU64>);
+
+impl VfsLayer for RequestedVfs {
+    fn below(&self) -> &dyn Vfs {
+        &self.0
+    }
+
+    fn open(&self, path: &Path, how: Open) -> Result<Arc<dyn VfsFile>> {
+        Ok(Arc::new(RequestedFile(self.0.open(path, how)?, self.1.clone())))
+    }
+}
+
+#[derive(Debug)]
+struct RequestedFile(Arc<dyn VfsFile>, Arc<AtomicU64>);
+
+impl FileLayer for RequestedFile {
+    fn below(&self) -> &dyn VfsFile {
+        &*self.0
+    }
+
+    fn will_read(&self, _: u64, bytes: u64) {
+        self.1.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn what_is_read_ahead_is_bounded_and_asked_for_once() {
+    const BYTES_MAX: u64 = (4 << 20) + (256 << 10);
+    let (disk, requested) = (disk(13), Arc::new(AtomicU64::new(0)));
+    let take = || requested.swap(0, Ordering::Relaxed);
+    let vfs = Arc::new(RequestedVfs(disk.clone(), requested.clone()));
+    let (log, _) = Log::open(vfs, Path::new(DIR), options(), RecoverFrom::default()).unwrap();
+    let places = sorted(&log, 900, LONG);
+    disk.set_cached(false);
+    // Too far apart to be read together.
+    let at: Vec<Locator> = places.iter().step_by(3).copied().collect();
+    let (own, ahead) = at.split_at(10);
+    let own_bytes = own.len() as u64 * LONG as u64;
+    let asked = AtomicU64::new(0);
+    let read = |own: &[Locator], ahead: &[Locator]| {
+        let ahead = || {
+            asked.fetch_add(1, Ordering::Relaxed);
+            ahead.to_vec()
+        };
+        let values = log.read_many_ahead(own, ahead).unwrap().into_values();
+        own.iter().zip(values).for_each(|(at, read)| drop(log.checked(at, read).unwrap()));
+        take()
+    };
+    take();
+    assert_eq!(read(own, &ahead[..9]), own_bytes + 9 * LONG as u64);
+    let bytes = read(own, ahead);
+    assert!(ahead.len() * LONG > BYTES_MAX as usize && bytes > BYTES_MAX);
+    assert!(bytes <= own_bytes + BYTES_MAX, "{bytes}");
+    // A long read bypasses the page cache.
+    assert_eq!(read(own, &places[100..200]), own_bytes);
+    assert_eq!(asked.swap(0, Ordering::Relaxed), 3);
+    // One read alone is not of scattered values.
+    assert_eq!((read(&own[..1], ahead), asked.into_inner()), (0, 0));
 }

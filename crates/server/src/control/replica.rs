@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::{Admin, AdminCall, Done, Header, Recovery, Refusal, RegionReport, Reply, Role};
-use stele_storage::{EngineView, LogStore, Pages, Pair, StateMachine};
+use stele_storage::{EngineView, FoundPair, LogStore, Pages, PairSink, StateMachine};
 use stele_types::{KeyRange, LogIndex, Region, RegionId, Result, StoreId, Term, is_expired};
 use tonic::Status;
 
@@ -84,38 +84,49 @@ fn checksum_pairs(
     after_s: u64,
     memory: &RequestMemory,
 ) -> Result<Result<(u64, u64, u64), Exceeded>> {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
-    let (mut pairs, mut bytes) = (0, 0);
-    let is_left_out = |pair: &Pair| {
-        // bug server.checksum_of_expired_pairs: `is_expired(pair.expires_at_s, after_s)` is `false`
-        is_expired(pair.expires_at_s, after_s)
-    };
+    let digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+    let mut sum = Sum { digest, after_s, pairs: 0, bytes: 0 };
     for range in ranges {
         let mut pages = Pages::of_range(view, range);
         pages.bound(usize::MAX, PAGE_BYTES_MAX);
         loop {
             let mut charging = Charging::new(memory);
-            let page = match next_page(&mut pages, &mut charging)? {
-                Ok(Some(page)) => page,
+            match next_page(&mut pages, &mut charging, &mut sum)? {
+                Ok(Some(_)) => {}
                 Ok(None) => break,
                 Err(exceeded) => return Ok(Err(exceeded)),
-            };
-            for pair in page.iter().filter(|pair| !is_left_out(pair)) {
-                digest.update(&(pair.key.len() as u64).to_le_bytes());
-                digest.update(&pair.key);
-                digest.update(&(pair.value.len() as u64).to_le_bytes());
-                digest.update(&pair.value);
-                digest.update(&pair.expires_at_s.to_le_bytes());
-                pairs += 1;
-                bytes += (pair.key.len() + pair.value.len()) as u64;
             }
-            drop(page);
             if let Err(exceeded) = charging.settle(0) {
                 return Ok(Err(exceeded));
             }
         }
     }
-    Ok(Ok((digest.finalize(), pairs, bytes)))
+    Ok(Ok((sum.digest.finalize(), sum.pairs, sum.bytes)))
+}
+
+/// Digest over the pairs that expire after `after_s` or never, with their number and bytes.
+struct Sum {
+    digest: crc_fast::Digest,
+    after_s: u64,
+    pairs: u64,
+    bytes: u64,
+}
+
+impl PairSink for Sum {
+    fn take(&mut self, pair: FoundPair<'_>) {
+        let (key, value) = (&pair.key[..], &pair.value[..]);
+        // bug server.checksum_of_expired_pairs: never
+        if is_expired(pair.expires_at_s, self.after_s) {
+            return;
+        }
+        self.digest.update(&(key.len() as u64).to_le_bytes());
+        self.digest.update(key);
+        self.digest.update(&(value.len() as u64).to_le_bytes());
+        self.digest.update(value);
+        self.digest.update(&pair.expires_at_s.to_le_bytes());
+        self.pairs += 1;
+        self.bytes += (key.len() + value.len()) as u64;
+    }
 }
 
 pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
@@ -184,7 +195,7 @@ mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory};
     use bytes::Bytes;
-    use stele_storage::{CachedGet, ScanOptions};
+    use stele_storage::{CachedGet, Pair, ScanOptions};
 
     struct Pairs(Vec<Pair>);
 

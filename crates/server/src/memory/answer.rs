@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use stele_proto::SHARED_BYTES_MIN;
 use stele_proto::kvrpcpb::KvPair;
-use stele_storage::{Admitted, EngineView, Pages, Pair};
+use stele_storage::{Admitted, EngineView, Pages, PairSink, Passed};
 use stele_types::Result;
 
 /// Message with the memory of the requests that it answers.
@@ -162,13 +162,14 @@ impl<'a> Charging<'a> {
     }
 }
 
-/// Returns the next page, if there is memory for it: an inner error otherwise.
+/// Passes the next page to `sink`, if there is memory for it: an inner error otherwise.
 pub fn next_page<V: EngineView>(
     pages: &mut Pages<'_, V>,
     charging: &mut Charging<'_>,
-) -> Result<Result<Option<Vec<Pair>>, Exceeded>> {
-    let read =
-        pages.next_admitted(&mut |pairs, bytes| charging.admit(pairs_memory(pairs, bytes)))?;
+    sink: &mut dyn PairSink,
+) -> Result<Result<Option<Passed>, Exceeded>> {
+    let admit = &mut |pairs, bytes| charging.admit(pairs_memory(pairs, bytes));
+    let read = pages.next_into(admit, sink)?;
     Ok(match read {
         Admitted::Read(page) => Ok(page),
         Admitted::Refused => Err(charging.exceeded()),

@@ -11,11 +11,12 @@ use std::sync::Arc;
 use stele_proto::kvrpcpb::{
     RawBatchScanRequest, RawChecksumRequest, RawChecksumResponse, RawScanRequest,
 };
-use stele_proto::{EncodedPairs, ScanResponse};
+use stele_proto::{EncodedPairs, PairEncoder, ScanResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply};
 use stele_storage::{
-    Admitted, Cached, EngineView, Order, Overlaid, Pages, Pair, ScanOptions, StateMachine,
+    Admitted, Cached, EngineView, FoundPair, Order, Overlaid, Pages, Pair, PairSink, ScanOptions,
+    StateMachine,
 };
 use stele_types::{ColumnFamily, KeyRange, is_expired};
 use tokio::task::JoinError;
@@ -249,20 +250,20 @@ fn collect_in_memory(
 ) -> stele_types::Result<Cached<Result<EncodedPairs, Exceeded>>> {
     let mut charging = Charging::new(memory);
     let mut admit = |pairs, bytes| charging.admit(pairs_memory(pairs, bytes));
-    let page = match view.scan_cached(options, &mut admit)? {
-        Cached::Ready(Admitted::Read(page)) => page,
+    let mut answer = Answer::new(now_s);
+    let passed = match view.scan_cached(options, &mut admit, &mut answer)? {
+        Cached::Ready(Admitted::Read(passed)) => passed,
         Cached::Ready(Admitted::Refused) => return Ok(Cached::Ready(Err(charging.exceeded()))),
         Cached::NeedsIo => return Ok(needs_io(&charging)),
     };
     // Pairs after those that have expired belong to the answer.
-    let is_short = page.len() >= options.limit && page.iter().any(|pair| !is_live(pair, now_s));
+    let is_short = passed.pairs >= options.limit && answer.pairs.len() < passed.pairs;
     // bug server.scan_in_memory_cut_short: never
     if is_short {
         return Ok(needs_io(&charging));
     }
-    view.note_scan(&page);
-    let mut pairs = EncodedPairs::default();
-    push_live(&page, now_s, &mut pairs);
+    view.note_scan(&passed);
+    let pairs = answer.pairs.finish();
     let settled = charging.settle(pairs_memory(pairs.len(), pairs.bytes()));
     Ok(Cached::Ready(settled.map(|()| pairs)))
 }
@@ -275,10 +276,30 @@ fn needs_io<T>(charging: &Charging<'_>) -> Cached<Result<T, Exceeded>> {
     }
 }
 
-/// Adds the live pairs of a page, without the byte of their family.
-fn push_live(page: &[Pair], now_s: u64, pairs: &mut EncodedPairs) {
-    let live = page.iter().filter(|pair| is_live(pair, now_s));
-    pairs.extend(live.map(|pair| (pair.key.get(1..).unwrap_or_default(), &pair.value)));
+/// Encodes the live pairs of a scan, without the byte of their family.
+struct Answer {
+    pairs: PairEncoder,
+    now_s: u64,
+}
+
+impl Answer {
+    fn new(now_s: u64) -> Self {
+        Self { pairs: PairEncoder::default(), now_s }
+    }
+}
+
+impl PairSink for Answer {
+    fn expect(&mut self, pairs: usize, bytes: u64) {
+        self.pairs.expect(pairs, bytes);
+    }
+
+    fn take(&mut self, pair: FoundPair<'_>) {
+        // bug server.expired_pairs_are_scanned: always
+        if !is_expired(pair.expires_at_s, self.now_s) {
+            let key = pair.key.get(1..).unwrap_or_default();
+            self.pairs.push(key, &pair.value, || pair.value.to_bytes());
+        }
+    }
 }
 
 /// Returns all live pairs up to the limit of the options, with their memory charged.
@@ -290,26 +311,26 @@ fn collect(
 ) -> Read<EncodedPairs> {
     let wanted = options.limit;
     let mut pages = Pages::new(view, options);
-    let mut pairs = EncodedPairs::default();
-    while pairs.len() < wanted {
-        pages.bound(wanted - pairs.len(), PAGE_BYTES_MAX);
+    let mut answer = Answer::new(now_s);
+    while answer.pairs.len() < wanted {
+        let (pairs_before, bytes_before) = (answer.pairs.len(), answer.pairs.bytes());
+        pages.bound(wanted - pairs_before, PAGE_BYTES_MAX);
         let mut charging = Charging::new(memory);
-        let page = match next_page(&mut pages, &mut charging)? {
-            Ok(Some(page)) => page,
+        let passed = match next_page(&mut pages, &mut charging, &mut answer)? {
+            Ok(Some(passed)) => passed,
             Ok(None) => break,
             // bug server.scan_cut_short: `return Ok(Err(exceeded))` is `break`
             Err(exceeded) => return Ok(Err(exceeded)),
         };
-        view.note_scan(&page);
-        let (pairs_before, bytes_before) = (pairs.len(), pairs.bytes());
-        push_live(&page, now_s, &mut pairs);
-        let (added, bytes) = (pairs.len() - pairs_before, pairs.bytes() - bytes_before);
+        view.note_scan(&passed);
+        let (added, bytes) =
+            (answer.pairs.len() - pairs_before, answer.pairs.bytes() - bytes_before);
         // Pairs that have expired need no memory any more.
         if let Err(exceeded) = charging.settle(pairs_memory(added, bytes)) {
             return Ok(Err(exceeded));
         }
     }
-    Ok(Ok(pairs))
+    Ok(Ok(answer.pairs.finish()))
 }
 
 /// `RawChecksum`: returns the CRC-64/XZ of key and value of each pair, all XORed.
@@ -324,7 +345,7 @@ pub(super) async fn checksum(
     };
     let parts: Vec<KeyRange> = request.ranges.iter().map(part).collect::<Result<_, _>>()?;
     let view = view(target).await?;
-    let mut totals = (0, 0, 0);
+    let mut total = Sums::new(0);
     let now_s = target.store.clock().unix_seconds();
     for range in parts {
         if range.is_empty() {
@@ -334,12 +355,44 @@ pub(super) async fn checksum(
         let (view, charged) = (view.clone(), memory.clone());
         let sums = move || checksum_pairs(&*view, range, now_s, &charged);
         let part = on_device(target, memory, sums).await?;
-        totals = (totals.0 ^ part.0, totals.1 + part.1, totals.2 + part.2);
+        total.checksum ^= part.checksum;
+        total.pairs += part.pairs;
+        total.bytes += part.bytes;
     }
-    let (checksum, total_kvs, total_bytes) = totals;
+    let Sums { checksum, pairs: total_kvs, bytes: total_bytes, .. } = total;
     target.reader.note_returned(total_kvs, total_bytes);
     let response = RawChecksumResponse::default();
     Ok(RawChecksumResponse { checksum, total_kvs, total_bytes, ..response })
+}
+
+/// CRC-64/XZ of key and value of each live pair, all XORed, and the number and bytes of these pairs.
+#[derive(Debug)]
+struct Sums {
+    now_s: u64,
+    checksum: u64,
+    pairs: u64,
+    bytes: u64,
+}
+
+impl Sums {
+    fn new(now_s: u64) -> Self {
+        Self { now_s, checksum: 0, pairs: 0, bytes: 0 }
+    }
+}
+
+impl PairSink for Sums {
+    fn take(&mut self, pair: FoundPair<'_>) {
+        if is_expired(pair.expires_at_s, self.now_s) {
+            return;
+        }
+        let key = pair.key.get(1..).unwrap_or_default();
+        let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
+        digest.update(key);
+        digest.update(&pair.value);
+        self.checksum ^= digest.finalize();
+        self.pairs += 1;
+        self.bytes += (key.len() + pair.value.len()) as u64;
+    }
 }
 
 fn checksum_pairs(
@@ -347,27 +400,17 @@ fn checksum_pairs(
     range: KeyRange,
     now_s: u64,
     memory: &RequestMemory,
-) -> Read<(u64, u64, u64)> {
+) -> Read<Sums> {
     let mut pages = Pages::of_range(view, range);
     pages.bound(usize::MAX, PAGE_BYTES_MAX);
-    let (mut checksum, mut pairs, mut bytes) = (0, 0, 0);
+    let mut sums = Sums::new(now_s);
     loop {
         let mut charging = Charging::new(memory);
-        let page = match next_page(&mut pages, &mut charging)? {
-            Ok(Some(page)) => page,
-            Ok(None) => return Ok(Ok((checksum, pairs, bytes))),
+        match next_page(&mut pages, &mut charging, &mut sums)? {
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(Ok(sums)),
             Err(exceeded) => return Ok(Err(exceeded)),
-        };
-        for pair in page.iter().filter(|pair| is_live(pair, now_s)) {
-            let key = pair.key.get(1..).unwrap_or_default();
-            let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Xz);
-            digest.update(key);
-            digest.update(&pair.value);
-            checksum ^= digest.finalize();
-            pairs += 1;
-            bytes += (key.len() + pair.value.len()) as u64;
         }
-        drop(page);
         if let Err(exceeded) = charging.settle(0) {
             return Ok(Err(exceeded));
         }
@@ -385,7 +428,7 @@ mod tests {
     use std::time::Duration;
     use stele_engine::{Options, Replay};
     use stele_simulated_disk::{SimOptions, SimVfs};
-    use stele_storage::{CachedGet, LogStore};
+    use stele_storage::{CachedGet, LogStore, Passed};
     use stele_types::{
         CommandBuilder, EntryRecord, LogBatch, LogIndex, Mark, Record, RegionId, Term,
     };
@@ -442,16 +485,18 @@ mod tests {
             &self,
             options: &ScanOptions,
             admit: stele_storage::Admit<'_>,
-        ) -> stele_types::Result<Cached<Admitted<Vec<Pair>>>> {
+            sink: &mut dyn PairSink,
+        ) -> stele_types::Result<Cached<Admitted<Passed>>> {
             let pairs: Vec<Pair> = self.pairs.iter().take(options.limit).cloned().collect();
-            Ok(Cached::Ready(match admit(pairs.len(), 4000) {
-                true => Admitted::Read(pairs),
-                false => Admitted::Refused,
-            }))
+            if !admit(pairs.len(), 4000) {
+                return Ok(Cached::Ready(Admitted::Refused));
+            }
+            pairs.iter().for_each(|pair| sink.take(pair.into()));
+            Ok(Cached::Ready(Admitted::Read(Passed::of(&pairs))))
         }
 
-        fn note_scan(&self, pairs: &[Pair]) {
-            self.noted.fetch_add(pairs.len(), Ordering::Relaxed);
+        fn note_scan(&self, scanned: &Passed) {
+            self.noted.fetch_add(scanned.pairs, Ordering::Relaxed);
         }
     }
 

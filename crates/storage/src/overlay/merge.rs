@@ -11,7 +11,9 @@
 
 use super::effects::Effects;
 use super::layer::Placed;
-use crate::{Admit, Admitted, EngineView, Order, Pair, ScanOptions};
+use crate::{
+    Admit, Admitted, EngineView, FoundPair, Order, Pair, PairSink, Passed, ScanOptions, SharedSlice,
+};
 use bytes::Bytes;
 use std::iter::Peekable;
 use stele_types::{KeyRange, Result, key_after};
@@ -26,34 +28,37 @@ pub(super) fn merge<V: EngineView>(
     effects: &Effects,
     options: &ScanOptions,
     admit: Admit<'_>,
-) -> Result<Admitted<Vec<Pair>>> {
+    sink: &mut dyn PairSink,
+) -> Result<Admitted<Passed>> {
     let order = options.order;
-    let mut points = Points { points: effects.points(&options.range, order).peekable(), order };
-    let mut output = Output::new(options);
+    let points = Points { points: effects.points(&options.range, order).peekable(), order };
+    let output = Output::new(options, sink);
+    let mut merged = Merged { points, effects, output, is_any_visible: false };
     // Keys that are not merged yet.
     let mut rest = Some(options.range.clone());
     // Doubles while reads return only hidden pairs, so that many deletes cost few reads.
     let mut pairs_min = 1;
-    while !output.is_full
+    while !merged.output.is_full
         && let Some(range) = rest
     {
         if let Some(interval) = effects.range_delete_at_edge(&range, order) {
             rest = after_interval(range, interval, order);
         } else {
-            let limit = output.pairs_missing().max(pairs_min);
-            let bytes_max = output.bytes_missing();
+            let limit = merged.output.pairs_missing().max(pairs_min);
+            let bytes_max = merged.output.bytes_missing();
             let part = ScanOptions { range, limit, bytes_max, ..*options };
-            let Admitted::Read(pairs) = view.scan_admitted(&part, &mut *admit)? else {
+            merged.is_any_visible = false;
+            let Admitted::Read(read) = view.scan_into(&part, &mut *admit, &mut merged)? else {
                 return Ok(Admitted::Refused);
             };
-            rest = pairs.last().and_then(|last| after_key(part.range, &last.key, order));
+            rest = read.last_key().and_then(|last| after_key(part.range, last, order));
             // bug overlay.scan_without_refill: rest = None;
-            let is_any_visible = output.push_visible(pairs, &mut points, effects);
+            let is_any_visible = merged.is_any_visible;
             pairs_min = if is_any_visible { 1 } else { (2 * pairs_min).min(HIDDEN_MAX) };
         }
-        points.emit_outside(rest.as_ref(), &mut output);
+        merged.points.emit_outside(rest.as_ref(), &mut merged.output);
     }
-    Ok(Admitted::Read(output.pairs))
+    Ok(Admitted::Read(merged.output.passed()))
 }
 
 fn after_interval(range: KeyRange, interval: KeyRange, order: Order) -> Option<KeyRange> {
@@ -96,20 +101,20 @@ impl<'a> Points<'a> {
             && let Some(placed) =
                 self.points.next_if(|it| rest.is_none_or(|rest| !rest.contains(it.key())))
         {
-            output.push(placed.pair());
+            output.push_effect(placed.pair());
         }
     }
 
-    fn emit_before(&mut self, key: &Bytes, output: &mut Output<'_>) {
+    fn emit_before(&mut self, key: &[u8], output: &mut Output<'_>) {
         let order = self.order;
         let is_before = |point: &[u8]| match order {
-            Order::Forward => point < &key[..],
-            Order::Reverse => point > &key[..],
+            Order::Forward => point < key,
+            Order::Reverse => point > key,
         };
         while !output.is_full
             && let Some(placed) = self.points.next_if(|it| is_before(it.key()))
         {
-            output.push(placed.pair());
+            output.push_effect(placed.pair());
         }
     }
 
@@ -118,63 +123,102 @@ impl<'a> Points<'a> {
     }
 }
 
-/// Pairs of the scan so far, within the limits of its options.
+/// Takes the pairs of the view and passes them on with the effects on them and before them.
+struct Merged<'a> {
+    points: Points<'a>,
+    effects: &'a Effects,
+    output: Output<'a>,
+    /// Whether a pair of the view is visible.
+    is_any_visible: bool,
+}
+
+impl PairSink for Merged<'_> {
+    fn expect(&mut self, pairs: usize, bytes: u64) {
+        self.output.sink.expect(pairs, bytes);
+    }
+
+    fn take(&mut self, pair: FoundPair<'_>) {
+        self.points.emit_before(&pair.key, &mut self.output);
+        match self.points.take(&pair.key) {
+            Some(placed) => self.output.push_effect(placed.pair()),
+            None if self.effects.is_range_deleted(&pair.key) => {}
+            None => {
+                self.is_any_visible = true;
+                self.output.push(pair);
+            }
+        }
+    }
+}
+
+/// Passes the pairs of the scan on, within the limits of its options.
 struct Output<'a> {
     options: &'a ScanOptions,
-    pairs: Vec<Pair>,
+    sink: &'a mut dyn PairSink,
+    pairs: usize,
     bytes: usize,
+    value_bytes: u64,
+    first_key: Vec<u8>,
+    last_key: Vec<u8>,
     is_full: bool,
 }
 
 impl<'a> Output<'a> {
-    fn new(options: &'a ScanOptions) -> Self {
-        Self { options, pairs: Vec::new(), bytes: 0, is_full: options.limit == 0 }
+    fn new(options: &'a ScanOptions, sink: &'a mut dyn PairSink) -> Self {
+        Self {
+            options,
+            sink,
+            pairs: 0,
+            bytes: 0,
+            value_bytes: 0,
+            first_key: Vec::new(),
+            last_key: Vec::new(),
+            is_full: options.limit == 0,
+        }
     }
 
     fn pairs_missing(&self) -> usize {
-        self.options.limit - self.pairs.len()
+        self.options.limit - self.pairs
     }
 
     fn bytes_missing(&self) -> usize {
         self.options.bytes_max.saturating_sub(self.bytes)
     }
 
-    /// Adds pairs of the view, with the effects on them and before them. Returns whether any pair
-    /// of the view is visible.
-    fn push_visible(
-        &mut self,
-        pairs: Vec<Pair>,
-        points: &mut Points<'_>,
-        effects: &Effects,
-    ) -> bool {
-        let mut is_any_visible = false;
-        for pair in pairs {
-            points.emit_before(&pair.key, self);
-            match points.take(&pair.key) {
-                Some(placed) => self.push(placed.pair()),
-                None if effects.is_range_deleted(&pair.key) => {}
-                None => {
-                    is_any_visible = true;
-                    self.push(Some(pair));
-                }
-            }
-        }
-        is_any_visible
+    fn passed(&self) -> Passed {
+        Passed::new(self.pairs, self.value_bytes, &self.first_key, &self.last_key)
     }
 
-    /// Adds a pair, unless the output is full or becomes so by it.
-    fn push(&mut self, pair: Option<Pair>) {
-        let Some(mut pair) = pair.filter(|_| !self.is_full) else { return };
+    fn push_effect(&mut self, pair: Option<Pair>) {
+        if let Some(pair) = &pair {
+            self.push(pair.into());
+        }
+    }
+
+    /// Passes a pair on, unless the output is full or becomes so by it.
+    ///
+    /// Invariant: the answer has no pair beyond its limits. It ends with the last pair that fits.
+    /// Test: `a_scan_over_effects_passes_on_what_fits_and_ends_there`.
+    fn push(&mut self, mut pair: FoundPair<'_>) {
+        // bug overlay.scan_passes_on_more: never
+        if self.is_full {
+            return;
+        }
         if self.options.keys_only {
-            pair.value = Bytes::new();
+            pair.value = SharedSlice::empty();
         }
         let bytes = self.bytes + pair.key.len() + pair.value.len();
-        if bytes > self.options.bytes_max && !self.pairs.is_empty() {
+        if bytes > self.options.bytes_max && self.pairs > 0 {
             self.is_full = true;
             return;
         }
-        self.bytes = bytes;
-        self.pairs.push(pair);
-        self.is_full = self.pairs.len() == self.options.limit;
+        if self.pairs == 0 {
+            self.first_key.extend_from_slice(&pair.key);
+        }
+        self.last_key.clear();
+        self.last_key.extend_from_slice(&pair.key);
+        (self.bytes, self.pairs) = (bytes, self.pairs + 1);
+        self.value_bytes += pair.value.len() as u64;
+        self.sink.take(pair);
+        self.is_full = self.pairs == self.options.limit;
     }
 }

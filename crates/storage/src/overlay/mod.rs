@@ -26,8 +26,8 @@ pub use effects::{Effects, KeyChange};
 pub use layer::Layer;
 
 use crate::{
-    Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Pair, PairMeta, PendingGet,
-    ScanOptions,
+    Admit, Admitted, Cached, CachedGet, EngineView, GotAdmitted, Pair, PairMeta, PairSink, Passed,
+    PendingGet, ScanOptions,
 };
 use bytes::Bytes;
 use layer::Point;
@@ -233,7 +233,9 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         if !self.effects.has_effect_in(&options.range) {
             return self.view.scan(options);
         }
-        merge(&self.view, &self.effects, options, &mut |_, _| true)?.read()
+        let mut pairs = Vec::new();
+        self.scan_into(options, &mut |_, _| true, &mut pairs)?.read()?;
+        Ok(pairs)
     }
 
     fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
@@ -267,31 +269,33 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         }
     }
 
-    fn scan_admitted(
+    fn scan_into(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Admitted<Vec<Pair>>> {
+        sink: &mut dyn PairSink,
+    ) -> Result<Admitted<Passed>> {
         if !self.effects.has_effect_in(&options.range) {
-            return self.view.scan_admitted(options, admit);
+            return self.view.scan_into(options, admit, sink);
         }
-        merge(&self.view, &self.effects, options, admit)
+        merge(&self.view, &self.effects, options, admit, sink)
     }
 
     fn scan_cached(
         &self,
         options: &ScanOptions,
         admit: Admit<'_>,
-    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
+        sink: &mut dyn PairSink,
+    ) -> Result<Cached<Admitted<Passed>>> {
         // Few scans meet effects, and a merge with deletes may read the view many times.
         // bug overlay.cached_scan_without_effects: never
         if self.effects.has_effect_in(&options.range) {
             return Ok(Cached::NeedsIo);
         }
-        self.view.scan_cached(options, admit)
+        self.view.scan_cached(options, admit, sink)
     }
 
-    fn note_scan(&self, pairs: &[Pair]) {
-        self.view.note_scan(pairs);
+    fn note_scan(&self, scanned: &Passed) {
+        self.view.note_scan(scanned);
     }
 }

@@ -1,5 +1,5 @@
 use super::{Effects, Layer, Overlaid, Overlay, effect_bytes};
-use crate::{Admitted, Cached, CachedGet, EngineView, Order, Pair, ScanOptions};
+use crate::{Admitted, Cached, CachedGet, EngineView, Order, Pair, PairSink, Passed, ScanOptions};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -70,9 +70,10 @@ impl EngineView for &Device {
     fn scan_cached(
         &self,
         options: &ScanOptions,
-        _admit: crate::Admit<'_>,
-    ) -> Result<Cached<Admitted<Vec<Pair>>>> {
-        Ok(Cached::Ready(Admitted::Read(self.scan(options)?)))
+        admit: crate::Admit<'_>,
+        sink: &mut dyn PairSink,
+    ) -> Result<Cached<Admitted<Passed>>> {
+        self.scan_into(options, admit, sink).map(Cached::Ready)
     }
 
     /// Ignores `bytes_max`, which no test here reaches.
@@ -89,8 +90,8 @@ impl EngineView for &Device {
         Ok(pairs)
     }
 
-    fn note_scan(&self, pairs: &[Pair]) {
-        *self.noted.lock() += pairs.len();
+    fn note_scan(&self, scanned: &Passed) {
+        *self.noted.lock() += scanned.pairs;
     }
 }
 
@@ -367,14 +368,16 @@ fn a_scan_outside_of_the_effects_is_one_scan_of_the_view() {
     let pairs = view.scan(&options).unwrap();
     assert_eq!(pairs.len(), 4);
     assert_eq!(*device.scans.lock(), [options]);
-    view.note_scan(&pairs);
+    let passed = Passed::of(&pairs);
+    view.note_scan(&passed);
     assert_eq!(*device.noted.lock(), 4);
     let in_memory = |start: &'static str, end: &'static str| {
-        let options = ScanOptions::new(KeyRange::new(start, end), 9);
-        view.scan_cached(&options, &mut |_, _| true).unwrap()
+        let (options, mut found) = (ScanOptions::new(KeyRange::new(start, end), 9), Vec::new());
+        (view.scan_cached(&options, &mut |_, _| true, &mut found).unwrap(), found)
     };
-    assert_eq!(in_memory("k", "x"), Cached::Ready(Admitted::Read(pairs)));
-    assert_eq!(in_memory("a", "x"), Cached::NeedsIo, "the view does not have the put");
+    assert_eq!(in_memory("k", "x"), (Cached::Ready(Admitted::Read(passed)), pairs));
+    let needs_io = (Cached::NeedsIo, Vec::new());
+    assert_eq!(in_memory("a", "x"), needs_io, "the view does not have the put");
     device.scans.lock().pop();
     let bare = Overlaid::new(&device, Effects::default());
     assert_eq!(bare.scan(&ScanOptions::new(KeyRange::all(), 9)).unwrap().len(), 4);
@@ -401,4 +404,30 @@ fn the_last_change_of_each_key_names_its_entry_and_a_range_delete_has_none() {
     assert_eq!(changes("f", "x").unwrap(), []);
     assert_eq!(changes("f", "e").unwrap(), []);
     assert_eq!(changes("e", ""), None);
+}
+
+#[test]
+fn a_scan_over_effects_passes_on_what_fits_and_ends_there() {
+    let device = Device::new(numbered(20));
+    let effects = overlay(&[&[Put("k00003", "new"), Delete("k00005"), Put("k00007x", "new")]]);
+    let view = Overlaid::new(&device, effects.effects());
+    for order in [Order::Forward, Order::Reverse] {
+        let all = view.scan(&ScanOptions { order, ..ScanOptions::new(KeyRange::all(), 99) });
+        let all = all.unwrap();
+        assert_eq!(all.len(), 20);
+        for (limit, bytes_max) in (0..24).map(|limit| (limit, 999)).chain((0..200).map(|b| (99, b)))
+        {
+            let options =
+                ScanOptions { order, bytes_max, ..ScanOptions::new(KeyRange::all(), limit) };
+            let mut found: Vec<Pair> = Vec::new();
+            let passed = view.scan_into(&options, &mut |_, _| true, &mut found).unwrap();
+            let bytes = |pairs: &[Pair]| -> usize {
+                pairs.iter().map(|pair| pair.key.len() + pair.value.len()).sum()
+            };
+            let fits = |count: &usize| bytes(&all[..*count]) <= bytes_max || *count == 1;
+            let wanted = (0..=limit.min(20)).take_while(|count| *count == 0 || fits(count)).count();
+            assert_eq!(found, all[..wanted - 1], "{limit} pairs of {bytes_max} bytes");
+            assert_eq!(passed.read().unwrap(), Passed::of(&found));
+        }
+    }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_replica::{Done, Header, LinearizableRead, Read, Reply, Request, Write};
 use stele_storage::{
-    Effects, EngineView, Overlaid, Pair, ScanOptions, StateMachine, StorageEngine,
+    Effects, EngineView, Overlaid, Pair, Passed, ScanOptions, StateMachine, StorageEngine,
 };
 use stele_types::{ColumnFamily, CommandBuilder, KeyRange, LogIndex};
 
@@ -153,7 +153,7 @@ impl<'a, E: StorageEngine + 'static> Client<'a, E> {
             true => self.costed_scan(&state, &options)?,
             false => state.scan(&options)?,
         };
-        state.note_scan(&pairs);
+        state.note_scan(&Passed::of(&pairs));
         self.stages.note_read(self.now_nanos().saturating_sub(began_nanos));
         Ok(pairs)
     }
