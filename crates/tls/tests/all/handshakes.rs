@@ -177,6 +177,7 @@ fn a_bundle_of_two_authorities_accepts_the_certificates_of_both() {
     let before = old.server(&node, ClientCertificates::Required);
     let with_new = new.client_files(Some(&renewed));
     let mut bundle = std::fs::read(old.file("ca.pem")).unwrap();
+    let first_bytes = bundle.len();
     bundle.extend(std::fs::read(new.file("ca.pem")).unwrap());
     std::fs::write(old.file("ca.pem"), &bundle).unwrap();
     let mut files = with_new;
@@ -187,7 +188,7 @@ fn a_bundle_of_two_authorities_accepts_the_certificates_of_both() {
     meet(&renewed, &before).ok();
     meet(&old.connect(Some(&client)), &before).ok();
     // The directory still signs with the authority of its key, at whatever place in the bundle.
-    bundle.rotate_left(std::fs::read(new.file("ca.pem")).unwrap().len());
+    bundle.rotate_left(first_bytes);
     std::fs::write(old.file("ca.pem"), &bundle).unwrap();
     meet(&old.connect(Some(&old.client("later"))), &before).ok();
 }
