@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_tls::rustls::pki_types::ServerName;
 use stele_tls::{
-    ClientCertificates, ClientFiles, ClientName, ClientTls, Identity, NodeName, Protocol,
-    ServerCheck, ServerFiles, ServerTls, UnixTime,
+    ClientCertificates, ClientFiles, ClientName, ClientTls, HandshakeFailure, Identity, NodeName,
+    Protocol, ServerCheck, ServerFiles, ServerTls, UnixTime,
 };
 use stele_types::{Error, Result, address};
 use tokio::net::TcpStream;
@@ -132,7 +132,10 @@ impl Access {
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
         let connector = TlsConnector::from(tls.client.config(protocol));
-        let stream = connector.connect(name, stream).await?;
+        let stream = connector.connect(name, stream).await.map_err(|error| {
+            let remedy = HandshakeFailure::of(&error).remedy();
+            io::Error::new(error.kind(), format!("TLS: {error}; {remedy}"))
+        })?;
         Ok(Either::Right(Box::new(stream.into())))
     }
 
@@ -267,7 +270,11 @@ impl NodeTls {
         }
         failed.logged.insert((host, cause), Instant::now());
         drop(failed);
-        tracing::warn!("TLS handshake of {peer} failed ({cause}): {detail}");
+        match cause {
+            // Checks of the port do so.
+            "closed" => tracing::debug!("TLS handshake of {peer} failed ({cause}): {detail}"),
+            _ => tracing::warn!("TLS handshake of {peer} failed ({cause}): {detail}"),
+        }
     }
 
     /// Returns the failed handshakes since the start, by cause.

@@ -86,8 +86,7 @@ impl Rules {
 /// Principal of a connection with the rules that hold for it.
 #[derive(Clone, Debug)]
 pub struct Rights {
-    /// The caller.
-    pub caller: Arc<Principal>,
+    caller: Arc<Principal>,
     rules: Option<Arc<Rules>>,
 }
 
@@ -117,8 +116,9 @@ impl Rights {
     }
 
     fn checked(&self, remedy: Option<&'static str>, path: &str) -> Result<(), Denied> {
-        let caller = self.caller.to_string();
-        remedy.map_or(Ok(()), |remedy| Err(Denied { caller, path: path.to_owned(), remedy }))
+        let denied =
+            |remedy| Denied { caller: self.caller.to_string(), path: path.to_owned(), remedy };
+        remedy.map_or(Ok(()), |remedy| Err(denied(remedy)))
     }
 }
 

@@ -96,7 +96,6 @@ where
             });
         let is_gzip = encoding.is_some_and(|encoding| encoding.as_bytes() == b"gzip");
         request.extensions_mut().insert(arrived.clone());
-        request.extensions_mut().insert(self.rights.caller.clone());
         let (held, limits) = (arrived.clone(), self.limits);
         let request = request
             .map(|body| RequestBody::new(body, (method, is_gzip), arrived, memory.clone(), limits));

@@ -26,9 +26,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use stele_tls::Protocol;
 use stele_vfs::HandlePool;
+use tokio::io::AsyncBufReadExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tokio_util::either::Either;
 use tonic::{Code, Status};
 
 /// Largest gRPC message: one largest batch or a list of many regions, and room to spare.
@@ -203,9 +205,18 @@ struct Accepting {
 impl Accepting {
     async fn first(&self, stream: TcpStream) -> First {
         if let Some(tls) = self.options.access.tls() {
-            let Some(accepted) = self.handshakes.accept(tls, stream).await else {
+            let Some(mut accepted) = self.handshakes.accept(tls, stream).await else {
                 return First::Ended;
             };
+            if let Either::Right(stream) = &mut accepted.socket {
+                // Consumes none of them.
+                let bytes = timeout(self.options.first_bytes_timeout, stream.fill_buf()).await;
+                match bytes {
+                    Ok(Ok(bytes)) if !bytes.is_empty() => {}
+                    Ok(_) => return First::Ended,
+                    Err(_) => return First::Silent,
+                }
+            }
             return match accepted.protocol {
                 Protocol::Node => First::Node(accepted.socket, accepted.rights),
                 Protocol::Http2 | Protocol::Http1 => {

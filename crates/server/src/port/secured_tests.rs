@@ -175,6 +175,20 @@ async fn a_client_without_tls_gets_an_alert_and_time_to_read_it() {
 }
 
 #[tokio::test]
+async fn a_connection_that_is_silent_after_its_handshake_is_closed_in_time() {
+    let place = Place::new();
+    let port = secured(place.node("prod", "n1", "optional")).await;
+    for (tls, protocol) in
+        [(place.client("app"), Protocol::Http2), (place.open(None), Protocol::Http1)]
+    {
+        let mut stream = connect(&port, &tls, protocol).await.unwrap();
+        let read = tokio::time::timeout(Duration::from_secs(5), stream.read(&mut [0; 8])).await;
+        assert!(matches!(read, Ok(Ok(0) | Err(_))), "{protocol:?}");
+    }
+    assert_eq!(port.stats.silent.load(std::sync::atomic::Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
 async fn silent_handshakes_end_and_take_no_place_from_others() {
     let place = Place::new();
     let port = secured(place.node("prod", "n1", "required")).await;
