@@ -80,7 +80,9 @@ fn nodes_and_clients_with_certificates_form_a_cluster_and_others_get_nothing() {
     assert_eq!(got.text().trim(), "v");
     // An application administers nothing.
     let drain = |flags: &str| format!("ctl --cluster {} {flags} drain 2", first.address);
+    let asked = Instant::now();
     ran(&drain(&app)).fails(1, "client app may not call /stele.control.v1.Control/SetStoreState");
+    assert!(asked.elapsed() < LIMIT / 4, "a refusal is final");
     // Without a certificate, of another authority, and without TLS.
     let ca = certificates.file("ca.pem");
     let other = Certificates::new(&[]);

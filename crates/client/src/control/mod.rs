@@ -338,6 +338,8 @@ fn classify(address: &str, status: &Status) -> Failure {
         | Code::NotFound
         | Code::InvalidArgument
         | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::Unauthenticated
         | Code::Unimplemented => Failure::Final(Error::Refused(text)),
         _ if is_not_leader(status) => Failure::Node { text, leader: leader_of(status) },
         _ => Failure::Node { text: format!("{address}: {text}"), leader: leader_of(status) },
