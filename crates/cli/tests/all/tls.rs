@@ -2,6 +2,8 @@
 
 use crate::common::{Ran, run, stele};
 use crate::node_process::{Node, until};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -138,6 +140,26 @@ fn certificates_change_while_a_node_serves_and_bad_files_change_nothing() {
     }
     let log = node.stop();
     assert!(log.contains("the key") && log.contains("is not that of the certificate"), "{log}");
+}
+
+#[test]
+fn a_node_with_certificates_answers_probes_without_one() {
+    let certificates = Certificates::new(&["n1"]);
+    let root = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let dir = root.path().join("a");
+    let node = certificates.start(&dir, "n1", &["--health-listen", &free]);
+    let ask = |path: &str| {
+        let mut stream = TcpStream::connect(&free).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(ask("/healthz").starts_with("HTTP/1.1 200") && ask("/healthz").ends_with("\r\n\r\n"));
+    assert!(ask("/metrics").starts_with("HTTP/1.1 404"));
+    assert!(node.printed.iter().any(|line| line.contains("TLS; node n1 of cluster prod")));
+    node.stop();
 }
 
 #[test]
