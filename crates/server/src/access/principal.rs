@@ -1,6 +1,7 @@
 //! The origin of a request, and the calls that it may make.
 
 use super::calls::{CallClass, class_of};
+use crate::transport::frame::FrameKind;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use std::collections::BTreeSet;
@@ -112,7 +113,7 @@ impl Rights {
     /// Fails unless the caller may send messages of nodes.
     pub fn check_node(&self) -> Result<(), Denied> {
         let Some(rules) = &self.rules else { return Ok(()) };
-        self.checked(rules.refusal(&self.caller, CallClass::Peer), "the messages of nodes")
+        self.checked(rules.refusal(&self.caller, FrameKind::Hello.class()), "the messages of nodes")
     }
 
     fn checked(&self, remedy: Option<&'static str>, path: &str) -> Result<(), Denied> {
