@@ -8,8 +8,8 @@ use stele_types::{Error, Result};
 
 fn quick() -> Options {
     Options {
-        timeout: Duration::from_secs(3),
-        attempt_timeout: Duration::from_millis(200),
+        timeout: Duration::from_secs(20),
+        attempt_timeout: Duration::from_secs(1),
         connections_per_node: 1,
         ..Options::default()
     }
@@ -37,17 +37,18 @@ async fn write(client: &Client, kind: usize) -> Result<()> {
 /// Starts a cluster of which the leader is the node that serves nothing. PD is elsewhere.
 async fn led_by(unserving: Unserving) -> (Fake, Node, Client) {
     let fake = Fake::start(3);
-    let node = unserving.start().await;
+    let mut node = unserving.start().await;
     let directory = fake.addresses()[1..].to_vec();
     fake.state().nodes[0].address.clone_from(&node.address);
     let client = Client::connect_with(&directory, quick()).await.unwrap();
     if unserving == Unserving::TakesNoMore {
         // One fills the connection, the other is the next of the shared stream.
-        for value in [long(), vec![7]] {
+        for (streams, value) in [(1, long()), (2, vec![7])] {
             let filling = client.with(Options { attempt_timeout: quick().timeout, ..quick() });
             tokio::spawn(async move { filling.put("filling", value).await });
-            tokio::time::sleep(Duration::from_millis(40)).await;
+            node.has_streams(streams).await;
         }
+        node.full().await;
     }
     (fake, node, client)
 }
@@ -60,7 +61,10 @@ async fn a_write_after_the_idle_leader_restarted_succeeds() {
         client.put("other", "v").await.unwrap();
         fake.kill(0);
         fake.state().leaders.insert(2, 2);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // The client notices that the connection is closed.
+        for _ in 0..5 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         write(&client, kind).await.unwrap_or_else(|error| panic!("kind {kind}: {error}"));
         assert!(fake.state().value("k").is_some());
     }

@@ -2,8 +2,11 @@
 
 use bytes::Bytes;
 use h2::Reason;
+use h2::server::Builder;
+use std::future::poll_fn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, sink};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,32 +24,56 @@ pub(crate) enum Unserving {
 pub(crate) struct Node {
     pub address: String,
     task: AbortHandle,
+    taken: watch::Receiver<Taken>,
 }
+
+/// What a node has received on the connection that has sent it most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Taken {
+    streams: usize,
+    bytes: usize,
+    /// The client knows the node's settings.
+    has_settings: bool,
+}
+
+/// What a node that takes no more has taken: both streams and the window of the connection.
+const FULL: Taken = Taken { streams: 2, bytes: 65_535, has_settings: true };
 
 impl Unserving {
     pub(crate) async fn start(self) -> Node {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
+        let (taking, taken) = watch::channel(Taken::default());
         let serve = async move {
             while let Ok((stream, _)) = listener.accept().await {
+                let taking = taking.clone();
                 // The client may end the connection at any time.
                 tokio::spawn(async move {
                     match self {
                         Self::GoesAway => drop(go_away(stream).await),
-                        _ => drop(self.serve(stream).await),
+                        _ => drop(self.serve(stream, taking).await),
                     }
                 });
             }
         };
-        Node { address, task: tokio::spawn(serve).abort_handle() }
+        Node { address, task: tokio::spawn(serve).abort_handle(), taken }
     }
 
-    async fn serve(self, stream: TcpStream) -> Result<(), h2::Error> {
-        let mut builder = h2::server::Builder::new();
+    async fn serve(self, stream: TcpStream, taking: watch::Sender<Taken>) -> Result<(), h2::Error> {
+        let mut builder = Builder::new();
         if self == Self::TakesNoMore {
-            builder.max_concurrent_streams(2);
+            builder.max_concurrent_streams(FULL.streams as u32);
         }
         let mut connection = builder.handshake::<_, Bytes>(stream).await?;
+        if let Some(mut pings) = connection.ping_pong() {
+            let taking = taking.clone();
+            // Frames are answered in their order: the settings come before the ping.
+            tokio::spawn(async move {
+                if pings.ping(h2::Ping::opaque()).await.is_ok() {
+                    taking.send_modify(|taken| taken.has_settings = true);
+                }
+            });
+        }
         let mut open = Vec::new();
         while let Some(accepted) = connection.accept().await {
             let (mut request, mut respond) = accepted?;
@@ -59,8 +86,19 @@ impl Unserving {
                         respond.send_reset(Reason::INTERNAL_ERROR);
                     });
                 }
-                // Nothing releases the capacity that the body uses.
-                Self::GoesAway | Self::TakesNoMore => open.push((request, respond)),
+                Self::GoesAway | Self::TakesNoMore => {
+                    taking.send_modify(|taken| taken.streams += 1);
+                    open.push(respond);
+                    let taking = taking.clone();
+                    // Nothing releases the capacity that the body uses.
+                    tokio::spawn(async move {
+                        while let Some(Ok(data)) =
+                            poll_fn(|cx| request.body_mut().poll_data(cx)).await
+                        {
+                            taking.send_modify(|taken| taken.bytes += data.len());
+                        }
+                    });
+                }
             }
         }
         Ok(())
@@ -75,6 +113,18 @@ async fn go_away(mut stream: TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut [0; 24]).await?;
     stream.write_all(&[&SETTINGS[..], &GOAWAY].concat()).await?;
     copy(&mut stream, &mut sink()).await.map(drop)
+}
+
+impl Node {
+    /// Waits until a node that takes no more has taken all.
+    pub(crate) async fn full(&mut self) {
+        self.taken.wait_for(|taken| *taken == FULL).await.unwrap();
+    }
+
+    /// Waits until the node has taken so many streams.
+    pub(crate) async fn has_streams(&mut self, streams: usize) {
+        self.taken.wait_for(|taken| taken.streams >= streams).await.unwrap();
+    }
 }
 
 impl Drop for Node {

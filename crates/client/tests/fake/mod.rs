@@ -12,6 +12,7 @@ mod unruly;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::{self as messages, control_server::ControlServer};
 use stele_proto::stele::kv::v1::kv_server::KvServer;
@@ -222,18 +223,18 @@ impl Fake {
         self.state().nodes.iter().map(|node| node.address.clone()).collect()
     }
 
+    /// Stops a node. Its connections are closed when this returns.
     pub(crate) fn kill(&mut self, node: usize) {
         if let Some(server) = self.servers[node].take() {
-            server.shutdown_background();
+            let end = move || server.shutdown_timeout(Duration::from_secs(20));
+            std::thread::spawn(end).join().unwrap();
         }
     }
 }
 
 impl Drop for Fake {
     fn drop(&mut self) {
-        for node in 0..self.servers.len() {
-            self.kill(node);
-        }
+        self.servers.drain(..).flatten().for_each(Runtime::shutdown_background);
     }
 }
 
