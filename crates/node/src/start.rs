@@ -67,10 +67,11 @@ pub fn tick(setting: Option<TickMillis>, recorded: &[Option<TickMillis>]) -> Res
         None => Ok(tick),
         Some(setting) => Err(Error::invalid(format!(
             "tick_ms is {}, and the cluster of this node has a tick of {} ms: leave tick_ms out, or \
-             set it to {}",
+             set it to {}; `stele ctl --store DIR config tick_ms {}` changes the tick of each store",
             setting.get(),
             tick.get(),
-            tick.get()
+            tick.get(),
+            setting.get()
         ))),
     }
 }

@@ -113,7 +113,7 @@ pub struct LeaseTimes {
 
 impl LeaseTimes {
     /// Returns the time for which a follower withholds its vote after a heartbeat.
-    pub(crate) fn vote_hold_nanos(&self) -> u64 {
+    pub fn vote_hold_nanos(&self) -> u64 {
         self.election_ticks_min.saturating_mul(self.tick_nanos)
     }
 

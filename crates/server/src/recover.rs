@@ -1,4 +1,5 @@
-//! Recovery of regions on directories of nodes that do not run, after the loss of a majority.
+//! Changes to directories of nodes that do not run: recovery of regions after the loss of a majority, the run
+//! that goes on, and the tick.
 
 pub use stele_node::recover::{
     NotRecovered, Offline, Planned, RegionOutcome, SurvivingReplica, check_cluster, check_lost,
@@ -6,14 +7,16 @@ pub use stele_node::recover::{
 };
 
 use crate::members::{self, Known};
+use crate::node::lease_times;
 use crate::store::Engine;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use stele_engine::{Options, Replay};
 use stele_proto::stele::control::v1::StoreState;
 use stele_replica::{Now, RaftStore};
-use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent};
+use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent, TickMillis};
 use stele_vfs::{CopyOnWriteVfs, RealVfs, SystemClock, Vfs};
 
 /// Most bytes of the changes that opening a directory makes, and that are dropped.
@@ -42,8 +45,7 @@ pub fn keep_run(dir: &Path, store: StoreId) -> Result<()> {
     // It holds the lock of the directory; what opening changes is dropped with it.
     let engine = open_copy(real.clone(), dir)?;
     let ident = RaftStore::ident(&engine)?;
-    let found = ident
-        .ok_or_else(|| Error::invalid(format!("{} is no member of a cluster", dir.display())))?;
+    let found = ident.ok_or_else(|| no_member(dir))?;
     // bug server.other_store_kept: never
     if found.store != store {
         return Err(Error::invalid(format!(
@@ -55,6 +57,36 @@ pub fn keep_run(dir: &Path, store: StoreId) -> Result<()> {
     stele_engine::keep_run(&real, dir)?;
     drop(engine);
     Ok(())
+}
+
+/// Records another tick of the cluster in the directories of a node that does not run, with `pause` as the
+/// wait for so long. Fails with `Invalid` for a directory that belongs to no cluster, and with `Locked` for one
+/// that is in use.
+///
+/// Invariant: no node has run a store for the vote hold of its former tick when it records another. The hold
+/// of a shorter tick would end before a lease that the store has granted.
+/// Tests: `a_tick_is_recorded_after_the_vote_holds_of_the_former_one`.
+pub fn set_tick(dirs: &[PathBuf], tick: TickMillis, pause: impl Fn(Duration)) -> Result<()> {
+    let (mut opened, mut hold_nanos) = (Vec::new(), 0);
+    for dir in dirs {
+        let (_, engine) = open(Arc::new(RealVfs::new()), dir)?;
+        let ident = RaftStore::ident(&*engine)?;
+        let ident = ident.ok_or_else(|| no_member(dir))?;
+        // A store that records none has run with the setting of its node, which is not known.
+        let former = ident.tick.unwrap_or(TickMillis::LONGEST);
+        hold_nanos = hold_nanos.max(lease_times(former).vote_hold_nanos());
+        opened.push((engine, StoreIdent { tick: Some(tick), ..ident }));
+    }
+    // bug server.tick_recorded_at_once: skip
+    pause(Duration::from_nanos(hold_nanos));
+    opened.iter().try_for_each(|(engine, ident)| {
+        RaftStore::write_ident(&**engine, ident)?;
+        engine.close()
+    })
+}
+
+fn no_member(dir: &Path) -> Error {
+    Error::invalid(format!("{} is no member of a cluster", dir.display()))
 }
 
 fn open_copy(real: Arc<dyn Vfs>, dir: &Path) -> Result<Engine> {
@@ -133,6 +165,40 @@ mod tests {
         assert!(start().is_err(), "it is still stopped");
         keep_run(dir.path(), StoreId(3)).unwrap();
         assert!(start().unwrap().run.lineage.holds(StartId(9)));
+    }
+
+    #[test]
+    fn a_tick_is_recorded_after_the_vote_holds_of_the_former_one() {
+        let root = tempfile::tempdir().unwrap();
+        let dirs = ["a", "b"].map(|name| root.path().join(name));
+        let files: Arc<dyn Vfs> = Arc::new(RealVfs::new());
+        let tick = |millis| TickMillis::new(millis).unwrap();
+        let written = |dir: &Path, recorded| {
+            let engine = open(files.clone(), dir).unwrap().1;
+            let ident = StoreIdent::new(ClusterId(7), StoreId(3));
+            let ident = StoreIdent { tick: recorded, ..ident };
+            RaftStore::write_ident(&*engine, &ident).unwrap();
+            engine.close().unwrap();
+        };
+        let text = set_tick(&dirs[..1], tick(20), |_| unreachable!()).unwrap_err().to_string();
+        assert!(text.contains("is no member of a cluster"), "{text}");
+        written(&dirs[0], Some(tick(30)));
+        written(&dirs[1], Some(tick(50)));
+        let pauses = std::cell::RefCell::new(Vec::new());
+        let pause = |time: Duration| {
+            let other = open(files.clone(), &dirs[0]).err().unwrap();
+            assert!(matches!(other, Error::Locked(_)), "a node could run: {other}");
+            pauses.borrow_mut().push(time.as_millis());
+        };
+        set_tick(&dirs, tick(20), pause).unwrap();
+        for dir in &dirs {
+            let engine = open(files.clone(), dir).unwrap().1;
+            let ident = RaftStore::ident(&*engine).unwrap().unwrap();
+            assert_eq!((ident.store, ident.tick), (StoreId(3), Some(tick(20))));
+        }
+        written(&dirs[0], Some(tick(20)));
+        set_tick(&dirs[..1], tick(20), pause).unwrap();
+        assert_eq!(*pauses.borrow(), [500, 200]);
     }
 
     #[test]

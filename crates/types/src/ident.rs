@@ -18,6 +18,9 @@ impl TickMillis {
     /// of each node.
     pub const UNLESS_RECORDED: Self = Self(50);
 
+    /// Tick of [`TickMillis::MAX`].
+    pub const LONGEST: Self = Self(Self::MAX);
+
     /// Returns the tick of so many milliseconds; `None` for a number out of bounds.
     pub fn new(millis: u64) -> Option<Self> {
         (Self::MIN..=Self::MAX).contains(&millis).then_some(Self(millis))

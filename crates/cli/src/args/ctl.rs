@@ -11,7 +11,7 @@ pub(crate) struct Ctl {
     #[arg(long, value_name = "ADDR", value_delimiter = ',', required_unless_present = "store",
           value_parser = node_address)]
     pub cluster: Vec<String>,
-    /// Directories of nodes that do not run; only for `recover`
+    /// Directories of nodes that do not run; for `recover`, `keep-run` and `config tick_ms`
     #[arg(long, value_name = "DIR", conflicts_with = "cluster")]
     pub store: Vec<PathBuf>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ pub(crate) enum CtlCommand {
         /// Region ID
         region: u64,
     },
-    /// Show the settings of a node, or change one while the cluster runs
+    /// Show the settings of a node, or change one while the cluster runs; with --store, the tick of its stores
     Config {
         /// Name of the setting; without it, all settings are shown
         key: Option<String>,

@@ -1,10 +1,13 @@
-//! `stele ctl config`: shows and changes settings of a node.
+//! `stele ctl config`: shows and changes settings of a node, and the tick of stores.
 
 use crate::Outcome;
+use crate::store::Store;
 use crate::table::{self, Cell, words};
+use crate::terminal::print;
+use std::path::PathBuf;
 use stele_client::Control;
 use stele_client::messages::ConfigItem;
-use stele_types::{Error, Result};
+use stele_types::{Error, Result, TickMillis};
 
 /// Shows all settings, shows one, or changes one, on the first node of `addresses` that responds.
 pub(super) async fn run(
@@ -27,6 +30,30 @@ pub(super) async fn run(
         }
     }
     Err(last)
+}
+
+/// Records the tick of the cluster in the directories of a node that does not run.
+pub(super) fn offline(dirs: &[PathBuf], key: Option<&str>, value: Option<&str>) -> Result<Outcome> {
+    let (Some("tick_ms"), Some(value)) = (key, value) else {
+        return Err(Error::invalid(
+            "only tick_ms is recorded in a directory, and a value for it is needed: others are settings of a \
+             node, for which give --cluster",
+        ));
+    };
+    let tick = value.parse().ok().and_then(TickMillis::new);
+    let tick = tick.ok_or_else(|| {
+        let (min, max) = (TickMillis::MIN, TickMillis::MAX);
+        Error::invalid(format!("tick_ms is `{value}`: it is a number from {min} to {max}"))
+    })?;
+    dirs.iter().try_for_each(|dir| Store::check_exists(dir))?;
+    stele_server::recover::set_tick(dirs, tick, std::thread::sleep)?;
+    print(&format!(
+        "the tick of {} stores is {} ms. A node serves again once a majority of the stores of its regions \
+         has the same tick; `tick_ms` of a configuration must be this one or 0\n",
+        dirs.len(),
+        tick.get()
+    ));
+    Ok(Outcome::Done)
 }
 
 async fn fetch(

@@ -29,8 +29,12 @@ pub(crate) fn run(args: &Ctl) -> Result<Outcome> {
             CtlCommand::KeepRun { store, address: None } => {
                 keep_run::offline(&args.store, StoreId(*store))
             }
+            CtlCommand::Config { key, value } => {
+                config::offline(&args.store, key.as_deref(), value.as_deref())
+            }
             _ => Err(Error::invalid(
-                "--store is only for `recover`, and for `keep-run` without an address: give --cluster",
+                "--store is only for `recover`, for `config tick_ms`, and for `keep-run` without an address: \
+                 give --cluster",
             )),
         };
     }

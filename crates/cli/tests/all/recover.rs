@@ -135,3 +135,23 @@ fn a_node_of_another_cluster(dir: &Path) -> PathBuf {
     server.kill();
     dir.to_path_buf()
 }
+
+#[test]
+fn the_tick_of_a_cluster_is_changed_in_its_directories() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("a");
+    let set = |tick: &str| {
+        run(root.path(), &format!("ctl --store {} config tick_ms {tick}", dir.display()))
+    };
+    let shown = |server: &Server| server.run("ctl --cluster @ config tick_ms").ok();
+    let server = Server::start(&dir, None);
+    assert!(shown(&server).text().contains("tick_ms  20 "), "{:?}", shown(&server));
+    set("70").fails(1, "in use");
+    server.kill();
+    set("4").fails(2, "from 5 to 1000");
+    assert!(set("70").ok().text().starts_with("the tick of 1 stores is 70 ms"));
+    let server = Server::start(&dir, None);
+    assert!(shown(&server).text().contains("tick_ms  70 "), "{:?}", shown(&server));
+    server.until("put --cluster @ k v", |ran| ran.code == 0);
+    server.kill();
+}

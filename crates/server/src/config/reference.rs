@@ -122,7 +122,11 @@ start.
 The first node of a cluster decides its Raft tick: its `tick_ms`, or 20 ms. Every store records it, and a node that joins
 takes it. `stele ctl config tick_ms` and `/status` show the tick in force. Leave `tick_ms` out of the configuration of
 further nodes. A node that states another one does not join, and does not start again: leave `tick_ms` out, or set it to
-the tick of the cluster. It cannot be changed later.
+the tick of the cluster.
+
+To change it, stop the nodes, run `stele ctl --store DIR config tick_ms MS` with all directories of each, and start them
+again. Node by node works too, but nodes with different ticks refuse each other: a region has no leader until a majority
+of its stores has the same tick. The command waits for the leases that its stores have granted, 10 of their former ticks.
 
 Stores of a cluster of an earlier version have recorded none. Such a cluster keeps 50 ms, or the `tick_ms` that its nodes
 state: keep the setting in their configuration, and give the same one to nodes that join while the placement leader still

@@ -17,7 +17,7 @@ pub(crate) mod stopped_run;
 mod system;
 mod waiting;
 
-pub(crate) use open::SPEED_OP_BYTES;
+pub(crate) use open::{SPEED_OP_BYTES, lease_times};
 pub(crate) use stele_node::report::split::size_of;
 
 use crate::access::{Access, Reach};

@@ -157,7 +157,7 @@ pub(super) fn core(
 }
 
 /// Returns the times that all nodes of a cluster with this tick must have.
-pub(super) fn lease_times(tick: TickMillis) -> LeaseTimes {
+pub(crate) fn lease_times(tick: TickMillis) -> LeaseTimes {
     LeaseTimes { tick_nanos: tick.nanos(), election_ticks_min: ELECTION_TICKS }
 }
 
