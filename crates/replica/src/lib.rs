@@ -57,7 +57,7 @@ pub use output::{
     Append, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
     RegionReport, Reply, Role, SendSnapshot, Ticket, Traffic, Unknown,
 };
-pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue};
+pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue, Submission};
 pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stages::{Stage, StageNanos, StageSums, StageTimes, Timings};

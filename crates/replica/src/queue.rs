@@ -64,6 +64,16 @@ impl<E: StorageEngine, A> Item<E, A> {
     }
 }
 
+/// Request to queue.
+pub struct Submission<A> {
+    /// The request.
+    pub request: Request,
+    /// Caller that gets the reply.
+    pub caller: A,
+    /// Kept until the outcome of the request is known, also if its caller does not wait for it.
+    pub memory: MemoryGuard,
+}
+
 /// Request that was not taken into the queue: it has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotTaken<A> {
@@ -115,6 +125,10 @@ struct State<E: StorageEngine, A> {
 /// could only put aside until then does not wake it: a follower turns once for all entries that came during
 /// a write.
 /// Test: `entries_that_come_during_a_write_wake_no_loop_and_all_else_does`.
+///
+/// Invariant: what one call queues is taken by one turn. A loop that turns meanwhile would make two turns,
+/// writes and messages of it.
+/// Test: `what_is_queued_together_is_taken_together`.
 pub struct Queue<E: StorageEngine, A> {
     state: Mutex<State<E, A>>,
     /// Whether items wait or the queue is stopped. Changed under the lock of `state` only.
@@ -159,23 +173,38 @@ impl<E: StorageEngine, A> Queue<E, A> {
         !needs_no_wake
     }
 
-    /// Queues a request and gives it its id. Returns whether the loop must be woken. Keeps `memory` until
-    /// the outcome of the request is known, also if its caller does not wait for it.
+    /// Queues a request. Returns whether the loop must be woken.
     pub fn submit(
         &self,
         request: Request,
         caller: A,
         memory: MemoryGuard,
     ) -> Result<bool, NotTaken<A>> {
-        let id = RequestId(self.next_request.fetch_add(1, Relaxed));
-        let Some(admitted) = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, memory) else {
-            return Err(NotTaken { caller, is_stopped: false });
-        };
+        let (wakes, not_taken) = self.submit_all([Submission { request, caller, memory }]);
+        not_taken.into_iter().next().map_or(Ok(wakes), Err)
+    }
+
+    /// Queues requests in order, and gives each its id. Returns whether the loop must be woken, and the
+    /// requests that were not taken.
+    pub fn submit_all(
+        &self,
+        requests: impl IntoIterator<Item = Submission<A>>,
+    ) -> (bool, Vec<NotTaken<A>>) {
+        let (mut wakes, mut not_taken) = (false, Vec::new());
         let mut state = self.state.lock();
-        if state.is_stopped {
-            return Err(NotTaken { caller, is_stopped: true });
+        let is_stopped = state.is_stopped;
+        for Submission { request, caller, memory } in requests {
+            let id = RequestId(self.next_request.fetch_add(1, Relaxed));
+            let admitted = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, memory);
+            match admitted.filter(|_| !is_stopped) {
+                Some(admitted) => {
+                    let item = Item::Request { id, request, caller, admitted };
+                    wakes |= self.add(&mut state, item);
+                }
+                None => not_taken.push(NotTaken { caller, is_stopped }),
+            }
         }
-        Ok(self.add(&mut state, Item::Request { id, request, caller, admitted }))
+        (wakes, not_taken)
     }
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
@@ -190,7 +219,7 @@ impl<E: StorageEngine, A> Queue<E, A> {
     }
 
     /// Queues an item and returns whether the loop must be woken; `None` when it has stopped. For
-    /// requests see [`Queue::submit`].
+    /// requests see [`Queue::submit_all`].
     pub fn push(&self, item: Item<E, A>) -> Option<bool> {
         let mut state = self.state.lock();
         if state.is_stopped {
@@ -199,16 +228,21 @@ impl<E: StorageEngine, A> Queue<E, A> {
         Some(self.add(&mut state, item))
     }
 
-    /// Queues a peer's message and returns whether the loop must be woken; `None` if it was dropped
-    /// because too many wait, or the loop has stopped.
-    pub fn push_message(&self, message: PeerMessage, bytes: u64) -> Option<bool> {
-        let before = self.message_bytes.fetch_add(bytes, Relaxed);
-        let fits = before == 0 || before + bytes <= self.bytes_max;
-        let pushed = fits.then(|| self.push(Item::Message { message, bytes })).flatten();
-        if pushed.is_none() {
-            self.message_bytes.fetch_sub(bytes, Relaxed);
+    /// Queues messages of peers, each with its bytes, in order. Drops those for which too many wait, and
+    /// all when the loop has stopped. Returns whether the loop must be woken.
+    pub fn push_messages(&self, messages: impl IntoIterator<Item = (PeerMessage, u64)>) -> bool {
+        let mut wakes = false;
+        let mut state = self.state.lock();
+        for (message, bytes) in messages {
+            let before = self.message_bytes.load(Relaxed);
+            let fits = before == 0 || before + bytes <= self.bytes_max;
+            if fits && !state.is_stopped {
+                self.message_bytes.fetch_add(bytes, Relaxed);
+                wakes |= self.add(&mut state, Item::Message { message, bytes });
+            }
+            // bug replica.taken_in_part: parking_lot::MutexGuard::unlocked(&mut state, std::thread::yield_now);
         }
-        pushed
+        wakes
     }
 
     /// Sets whether a write is under way, of which the end wakes the loop. Only the loop calls it, and
@@ -240,11 +274,11 @@ impl<E: StorageEngine, A> Queue<E, A> {
             }
             state.is_stopped
         };
-        for item in into.iter().skip(before) {
-            if let Item::Message { bytes, .. } = item {
-                self.message_bytes.fetch_sub(*bytes, Relaxed);
-            }
-        }
+        let message_bytes = into.iter().skip(before).map(|item| match item {
+            Item::Message { bytes, .. } => *bytes,
+            _ => 0,
+        });
+        self.message_bytes.fetch_sub(message_bytes.sum(), Relaxed);
         !is_stopped || into.len() > before
     }
 
@@ -316,19 +350,49 @@ mod tests {
     fn entries_that_come_during_a_write_wake_no_loop_and_all_else_does() {
         let queue = Queue::<ModelEngine, u8>::new(1 << 20);
         let mut items = Vec::new();
-        let entries = || queue.push_message(message(RaftKind::Append), 100);
+        let entries = || queue.push_messages([(message(RaftKind::Append), 100)]);
         queue.set_writing(true);
-        assert_eq!((entries(), entries()), (Some(false), Some(false)));
-        assert_eq!(queue.push_message(message(RaftKind::Heartbeat), 100), Some(true));
+        assert_eq!((entries(), entries()), (false, false));
+        assert!(queue.push_messages([(message(RaftKind::Heartbeat), 100)]));
         assert_eq!(queue.submit(write(1), 1, None), Ok(false), "it was woken");
         assert!(queue.take(&mut items));
         assert_eq!(items.len(), 4);
-        assert_eq!(entries(), Some(false));
+        assert!(!entries());
         assert_eq!(queue.submit(write(1), 2, None), Ok(true));
         // The write ended.
         queue.set_writing(false);
         queue.take(&mut items);
-        assert_eq!((entries(), entries()), (Some(true), Some(false)));
+        assert_eq!((entries(), entries()), (true, false));
+    }
+
+    #[test]
+    fn what_is_queued_together_is_taken_together() {
+        const TOGETHER: usize = 8;
+        let queue = Queue::<ModelEngine, u8>::new(1 << 30);
+        std::thread::scope(|scope| {
+            let loop_thread = scope.spawn(|| {
+                let mut items = Vec::new();
+                while queue.take(&mut items) {
+                    let (taken, messages) = (items.len(), is_message(&items));
+                    assert_eq!((taken % TOGETHER, messages % TOGETHER), (0, 0));
+                    items.clear();
+                }
+            });
+            for _ in 0..5_000 {
+                let messages = std::iter::repeat_with(|| (message(RaftKind::Append), 100));
+                queue.push_messages(messages.take(TOGETHER));
+                let request = || Submission { request: write(1), caller: 1, memory: None };
+                let (_, not_taken) =
+                    queue.submit_all(std::iter::repeat_with(request).take(TOGETHER));
+                assert!(not_taken.is_empty());
+            }
+            queue.stop();
+            loop_thread.join().unwrap();
+        });
+    }
+
+    fn is_message(items: &[Item<ModelEngine, u8>]) -> usize {
+        items.iter().filter(|item| matches!(item, Item::Message { .. })).count()
     }
 
     #[test]

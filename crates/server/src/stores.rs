@@ -25,26 +25,20 @@ impl Serving {
         self.open.iter().find(|store| store.id() == id)
     }
 
-    fn recovering(&self, id: StoreId) -> Option<&Arc<RecoveryThread>> {
-        self.recovering.iter().find(|store| store.id == id)
+    /// Returns whether the store takes messages here.
+    pub fn has(&self, id: StoreId) -> bool {
+        self.get(id).is_some() || self.recovering.iter().any(|store| store.id == id)
     }
 
-    /// Queues messages, each with its bytes, for their stores, which drop them while too many wait. Adds
-    /// those for other stores to `others`. Each store is woken once, after the last one.
-    pub fn deliver(
-        &self,
-        messages: impl Iterator<Item = (PeerMessage, u64)>,
-        others: &mut Vec<PeerMessage>,
-    ) {
-        let mut wakes = Vec::new();
-        for (message, bytes) in messages {
-            if let Some(store) = self.get(message.to_store) {
-                wakes.extend(store.message(message, bytes));
-            } else if let Some(recovering) = self.recovering(message.to_store) {
-                recovering.message(message, bytes);
-            } else {
-                others.push(message);
-            }
+    /// Queues messages, each with its bytes, for their stores, which drop them while too many wait. Each
+    /// store takes all of its messages in one turn. Leaves those for other stores.
+    pub fn deliver(&self, messages: &mut Vec<(PeerMessage, u64)>) {
+        for store in &self.open {
+            store.messages(messages.extract_if(.., |(it, _)| it.to_store == store.id()));
+        }
+        for store in &self.recovering {
+            let of_store = messages.extract_if(.., |(it, _)| it.to_store == store.id);
+            of_store.for_each(|(message, bytes)| store.message(message, bytes));
         }
     }
 }
@@ -178,8 +172,7 @@ impl Stores {
 
     /// Returns whether this node has the store, open or recovering.
     pub fn has(&self, id: StoreId) -> bool {
-        let serving = self.serving.read();
-        serving.get(id).is_some() || serving.recovering(id).is_some()
+        self.serving.read().has(id)
     }
 
     pub(crate) fn remove_recovering(&self, id: StoreId) {

@@ -240,7 +240,7 @@ impl Group {
         let to = self.members.iter().find(|member| member.engine.id() == message.to_store);
         let Some(to) = to else { bail!("a message to an absent store") };
         let bytes = message_bytes(&message);
-        ensure!(to.queue.push_message(message, bytes).is_some(), "a message was dropped");
+        to.queue.push_messages([(message, bytes)]);
         Ok(())
     }
 

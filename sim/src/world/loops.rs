@@ -72,7 +72,7 @@ impl World {
         self.push_item(slot, |queue| match input {
             Input::Message(message) => {
                 let bytes = framed(&message).len() as u64;
-                queue.push_message(message, bytes) == Some(true)
+                queue.push_messages([(message, bytes)])
             }
             input => queue.push(Item::Input(input)) == Some(true),
         });

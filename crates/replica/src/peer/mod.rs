@@ -65,6 +65,10 @@ pub(crate) struct Replica<E: StorageEngine> {
     room: Room,
     split_children: Vec<Region>,
     traffic: Traffic,
+    /// Whether the store ticks it.
+    pub is_ticking: bool,
+    /// Whether it worked since the last collection of reports.
+    pub is_noted: bool,
 }
 
 impl<E: StorageEngine> Replica<E> {
@@ -104,6 +108,8 @@ impl<E: StorageEngine> Replica<E> {
             room: Room::default(),
             split_children: Vec::new(),
             traffic: Traffic::default(),
+            is_ticking: false,
+            is_noted: false,
             region,
         })
     }

@@ -104,7 +104,9 @@ impl<E: StorageEngine> RaftStore<E> {
         let dirty = self.dirty.take();
         for region in &dirty {
             let Some(replica) = self.replicas.get_mut(region) else { continue };
-            self.report_changes.note(*region);
+            if !std::mem::replace(&mut replica.is_noted, true) {
+                self.report_changes.note(*region);
+            }
             if replica.work(&mut self.ctx)? {
                 self.dirty.insert(*region);
             }
@@ -132,15 +134,15 @@ impl<E: StorageEngine> RaftStore<E> {
         }
         // bug replica.make_up_for_ticks: `now` is `self.next_tick_nanos`
         self.next_tick_nanos = now + self.ctx.options.tick_nanos;
-        let ticking = std::mem::take(&mut self.ticking);
-        for region in ticking {
-            let Some(replica) = self.replicas.get_mut(&region) else { continue };
-            replica.tick(&mut self.ctx);
-            if !replica.is_hibernating() {
-                self.ticking.insert(region);
-            }
-            self.dirty.insert(region);
-        }
+        let Self { ticking, replicas, ctx, dirty, .. } = self;
+        ticking.retain(|region| {
+            let Some(replica) = replicas.get_mut(region) else { return false };
+            replica.tick(ctx);
+            dirty.insert(*region);
+            // bug replica.ticks_end_with_hibernation: return !replica.is_hibernating();
+            replica.is_ticking = !replica.is_hibernating();
+            replica.is_ticking
+        });
         self.truncate_logs();
     }
 

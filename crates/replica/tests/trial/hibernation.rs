@@ -61,6 +61,21 @@ fn a_replica_at_rest_learns_of_its_end_from_a_store_that_the_region_left() {
 }
 
 #[test]
+fn a_region_that_wakes_ticks_again() {
+    // No message of another replica comes in between.
+    let mut trial = Trial::with(1, |options| options.hibernate_after_ticks = 20);
+    trial.lead(DATA, 1);
+    trial.ticks(80);
+    assert!(trial.is_hibernating(1));
+    trial.write(1, put("a", "1"));
+    trial.ticks(10);
+    assert!(!trial.is_hibernating(1));
+    // Only ticks let it hibernate.
+    trial.ticks(80);
+    assert!(trial.is_hibernating(1));
+}
+
+#[test]
 fn a_hibernating_member_is_not_woken_by_probes() {
     let mut trial = hibernating();
     trial.isolate(4);

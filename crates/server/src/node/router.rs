@@ -134,15 +134,16 @@ impl NodeRouter {
 }
 
 impl OutputSink for NodeRouter {
-    fn send(&self, messages: Vec<PeerMessage>) {
-        let mut far = Vec::with_capacity(messages.len());
-        let sized = messages.into_iter().map(|message| {
+    fn send(&self, mut messages: Vec<PeerMessage>) {
+        let serving = self.stores.serving();
+        let near = messages.extract_if(.., |message| serving.has(message.to_store));
+        let sized = near.map(|message| {
             let bytes = transport::message_bytes(&message);
             (message, bytes)
         });
-        self.stores.serving().deliver(sized, &mut far);
-        if let Some(transport) = self.transport.get().filter(|_| !far.is_empty()) {
-            transport.send(far);
+        serving.deliver(&mut sized.collect());
+        if let Some(transport) = self.transport.get().filter(|_| !messages.is_empty()) {
+            transport.send(messages);
         }
     }
 
@@ -175,7 +176,7 @@ impl OutputSink for NodeRouter {
 impl Deliver for NodeRouter {
     fn messages(&self, messages: &mut Vec<(PeerMessage, u64)>) {
         // One for a store that has just stopped is lost, as on the way.
-        self.stores.serving().deliver(messages.drain(..), &mut Vec::new());
+        self.stores.serving().deliver(messages);
     }
 
     fn reachable(&self, peer: StoreId) {

@@ -9,7 +9,7 @@ mod threads;
 
 pub use sample::Sample;
 pub use space_watch::full_text;
-pub use threads::{StageWork, Wake};
+pub use threads::StageWork;
 
 use crate::load::LoadSamples;
 use crate::tasks::Thread;
@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use stele_replica::{
     Changes, Ended, Event, Input, Item, MemoryGuard, PeerMessage, RaftStore, ReadGate, Reply,
-    Request, SendSnapshot, SlowWriters, Slowdowns, StageTimes, StoreLoop, Unknown,
+    Request, SendSnapshot, SlowWriters, Slowdowns, StageTimes, StoreLoop, Submission, Unknown,
 };
 use stele_storage::{Space, StorageEngine};
 use stele_types::{Clock, Error, Peer, PeerRole, Region, RegionId, Result, StoreId};
@@ -243,35 +243,33 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
             tokio::time::sleep(pause).await;
         }
         let (caller, reply) = Caller::waiting();
-        drop(self.enqueue(request, caller, memory));
+        self.enqueue([Submission { request, caller, memory }]);
         reply.await.unwrap_or(Caller::LOST)
     }
 
     /// Like [`StoreHandle::submit`], for callers outside an async runtime. No writer is slowed.
     pub fn submit_blocking(&self, request: impl Into<Request>) -> Reply {
         let (caller, reply) = Caller::waiting();
-        drop(self.enqueue(request.into(), caller, None));
+        self.enqueue([Submission { request: request.into(), caller, memory: None }]);
         reply.blocking_recv().unwrap_or(Caller::LOST)
     }
 
-    /// Like [`StoreHandle::submit`], for a `caller` that does not wait: no task is needed unless its
-    /// writer is slowed. The loop takes the request once the result is dropped.
-    pub fn begin(
-        self: &Arc<Self>,
-        request: impl Into<Request>,
-        caller: Caller,
-        memory: MemoryGuard,
-    ) -> Option<Wake<E>> {
-        let request = request.into();
-        let Some(pause) = self.pause(&request) else {
-            return self.enqueue(request, caller, memory);
-        };
-        let store = self.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(pause).await;
-            drop(store.enqueue(request, caller, memory));
-        });
-        None
+    /// Like [`StoreHandle::submit`], for callers that do not wait: no task is needed unless a writer is
+    /// slowed. The loop takes all others in one turn.
+    pub fn begin(self: &Arc<Self>, requests: Vec<Submission<Caller>>) {
+        let mut at_once = Vec::with_capacity(requests.len());
+        for submission in requests {
+            let Some(pause) = self.pause(&submission.request) else {
+                at_once.push(submission);
+                continue;
+            };
+            let store = self.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(pause).await;
+                store.enqueue([submission]);
+            });
+        }
+        self.enqueue(at_once);
     }
 
     fn pause(&self, request: &Request) -> Option<Duration> {
@@ -280,14 +278,12 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         Some(Duration::from_nanos(nanos))
     }
 
-    fn enqueue(&self, request: Request, caller: Caller, memory: MemoryGuard) -> Option<Wake<E>> {
-        match self.inbox.queue.submit(request, caller, memory) {
-            Ok(wakes) => self.inbox.wake(wakes),
-            Err(not_taken) => {
-                let reply = not_taken.reply();
-                not_taken.caller.answer(reply);
-                None
-            }
+    fn enqueue(&self, requests: impl IntoIterator<Item = Submission<Caller>>) {
+        let (wakes, not_taken) = self.inbox.queue.submit_all(requests);
+        self.inbox.wake(wakes);
+        for not_taken in not_taken {
+            let reply = not_taken.reply();
+            not_taken.caller.answer(reply);
         }
     }
 
@@ -296,11 +292,12 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
         self.inbox.push(Item::Input(input));
     }
 
-    /// Sends the core a peer's message of `bytes`, which is dropped while too many wait. The loop takes it
-    /// once the result is dropped.
-    pub fn message(&self, message: PeerMessage, bytes: u64) -> Option<Wake<E>> {
-        let pushed = self.inbox.queue.push_message(message, bytes);
-        self.inbox.wake(pushed == Some(true))
+    /// Sends the core messages of peers, each with its bytes, which are dropped while too many wait. The
+    /// loop takes all of them in one turn. Returns whether they woke it.
+    pub fn messages(&self, messages: impl IntoIterator<Item = (PeerMessage, u64)>) -> bool {
+        let wakes = self.inbox.queue.push_messages(messages);
+        self.inbox.wake(wakes);
+        wakes
     }
 
     /// Runs `call` on the core between two turns of the loop; `None` when the loop has ended.

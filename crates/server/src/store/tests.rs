@@ -100,7 +100,7 @@ fn entries_wake_the_loop_again_once_the_write_under_way_has_ended() {
     assert!(matches!(reply, Reply::Done(Done::Written { .. })), "{reply:?}");
     let body = Body::Raft(RaftMessage::new(RaftKind::Append, Term(1)));
     let entries = PeerMessage::between_stores(StoreId(9), StoreId(1), body);
-    assert!(handle.message(entries, 100).is_some());
+    assert!(handle.messages([(entries, 100)]));
     handle.stop_threads();
 }
 

@@ -30,34 +30,23 @@ impl<E: StorageEngine> Inbox<E> {
     }
 
     /// Queues an item; `false` when the loop has stopped.
-    pub(super) fn push(self: &Arc<Self>, item: Item<E, Caller>) -> bool {
+    pub(super) fn push(&self, item: Item<E, Caller>) -> bool {
         let pushed = self.queue.push(item);
-        drop(self.wake(pushed == Some(true)));
+        self.wake(pushed == Some(true));
         pushed.is_some()
     }
 
-    /// Returns what wakes the loop, if the queue says that it must be woken.
-    pub(super) fn wake(self: &Arc<Self>, is_needed: bool) -> Option<Wake<E>> {
-        is_needed.then(|| Wake(self.clone()))
+    /// Wakes the loop, if the queue says that it must be woken.
+    pub(super) fn wake(&self, is_needed: bool) {
+        if let Some(thread) = self.thread.get().filter(|_| is_needed) {
+            thread.unpark();
+        }
     }
 
     /// Refuses further items; those that wait are still taken.
-    pub(super) fn stop(self: &Arc<Self>) {
+    pub(super) fn stop(&self) {
         self.queue.stop();
-        drop(self.wake(true));
-    }
-}
-
-/// Wakes a store's loop when it is dropped. What queues several items drops it after the last one: the
-/// loop takes them in one turn.
-#[must_use]
-pub struct Wake<E: StorageEngine>(Arc<Inbox<E>>);
-
-impl<E: StorageEngine> Drop for Wake<E> {
-    fn drop(&mut self) {
-        if let Some(thread) = self.0.thread.get() {
-            thread.unpark();
-        }
+        self.wake(true);
     }
 }
 

@@ -147,17 +147,11 @@ impl Work {
                 gets_done(done)
             });
         }
-        let propose = |group: groups::PutGroup| {
-            let work = self.clone();
-            group.propose(move |puts, reply| {
-                let answers = work.answers.clone();
-                // The stream may have ended meanwhile.
-                let _ = answers.send(Ok((Outcome::Replied(puts, reply), work)));
-            })
-        };
-        // Each store takes all puts of the message in one turn: it is woken after the last one.
-        let wakes: Vec<_> = puts.finish().into_iter().filter_map(propose).collect();
-        drop(wakes);
+        puts.propose(move |puts, reply| {
+            let answers = self.answers.clone();
+            // The stream may have ended meanwhile.
+            let _ = answers.send(Ok((Outcome::Replied(puts, reply), self)));
+        });
         Ok(())
     }
 

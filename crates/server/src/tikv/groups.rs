@@ -14,12 +14,13 @@ use super::reads::is_live;
 use super::{Memory, TikvService, gets, reads, writes};
 use crate::memory::{RequestMemory, value_memory};
 use crate::observe::{Kind, Outcome};
-use crate::store::{Caller, Engine, Wake};
+use crate::store::{Caller, StoreHandle};
 use crate::stores::Stores;
 use bytes::Bytes;
+use std::sync::Arc;
 use std::time::Instant;
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse};
-use stele_replica::{Reply, Write};
+use stele_replica::{Reply, Submission, Write};
 use stele_storage::{CachedGet, PendingGet};
 use stele_types::CommandBuilder;
 
@@ -70,8 +71,22 @@ impl PutGroups {
         Ok(())
     }
 
-    pub(super) fn finish(self) -> Vec<PutGroup> {
-        self.groups
+    /// Proposes the entries. Each store takes those of its regions in one turn. `answer` gets each reply
+    /// on the store's loop, or here: it must not block.
+    pub(super) fn propose(
+        self,
+        answer: impl FnOnce(Box<Proposed>, Reply) + Clone + Send + 'static,
+    ) {
+        let mut of_stores: Vec<(Arc<StoreHandle>, Vec<Submission<Caller>>)> = Vec::new();
+        for group in self.groups {
+            let store = group.target.store.clone();
+            let submission = group.submission(answer.clone());
+            match of_stores.iter_mut().find(|(it, _)| Arc::ptr_eq(it, &store)) {
+                Some((_, submissions)) => submissions.push(submission),
+                None => of_stores.push((store, vec![submission])),
+            }
+        }
+        of_stores.into_iter().for_each(|(store, submissions)| store.begin(submissions));
     }
 }
 
@@ -86,24 +101,19 @@ pub(super) fn has_same_target(a: &Context, b: &Context) -> bool {
 }
 
 impl PutGroup {
-    /// Proposes the entry. `answer` gets the reply on the store's loop, or here: it must not block. The
-    /// loop takes the entry once the result is dropped.
-    pub(super) fn propose(
+    fn submission(
         self,
         answer: impl FnOnce(Box<Proposed>, Reply) + Send + 'static,
-    ) -> Option<Wake<Engine>> {
+    ) -> Submission<Caller> {
         let Self { target, ids, command, memory, .. } = self;
-        let (store, guard) = (target.store.clone(), Some(memory.clone()));
         let command = command.build().bytes().clone();
-        let write = Write { header: target.header, command, only_deletes: false };
-        let arrived_nanos = store.clock().monotonic_nanos();
+        let request = Write { header: target.header, command, only_deletes: false }.into();
+        let arrived_nanos = target.store.clock().monotonic_nanos();
+        let guard = memory.clone();
         let proposed =
             Box::new(Proposed { target, ids, memory, started: Instant::now(), arrived_nanos });
-        store.begin(
-            write,
-            Caller::new(move |reply| answer(proposed, reply)),
-            guard.map(|it| it as _),
-        )
+        let caller = Caller::new(move |reply| answer(proposed, reply));
+        Submission { request, caller, memory: Some(guard as _) }
     }
 }
 

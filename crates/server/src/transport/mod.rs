@@ -88,14 +88,16 @@ impl Transport {
 
     /// Sends messages to their stores, in order for each store and lane; never blocks. Callable
     /// from any thread.
-    pub fn send(&self, mut messages: Vec<PeerMessage>) {
-        let to = |message: &PeerMessage| (message.to_store, queue::is_data(message));
-        // Stable: the order of each store and lane stays.
-        messages.sort_by_key(to);
-        let mut messages = messages.into_iter().peekable();
-        while let Some((store, is_data)) = messages.peek().map(to) {
+    pub fn send(&self, messages: Vec<PeerMessage>) {
+        let place = |(at, it): (usize, &PeerMessage)| (it.to_store, queue::is_data(it), at);
+        let mut places: Vec<_> = messages.iter().enumerate().map(place).collect();
+        places.sort_unstable();
+        // A message is large: only its place is sorted.
+        let mut messages: Vec<_> = messages.into_iter().map(Some).collect();
+        for group in places.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
+            let Some(&(store, is_data, _)) = group.first() else { continue };
             let lane = if is_data { Lane::Data } else { Lane::Urgent };
-            let group = std::iter::from_fn(|| messages.next_if(|it| to(it) == (store, is_data)));
+            let group = group.iter().filter_map(|(.., at)| messages.get_mut(*at)?.take());
             self.send_to(store, lane, group);
         }
     }

@@ -21,7 +21,7 @@ impl<E: StorageEngine + 'static> Stores<E> {
         let to = self.0.get(&message.to_store).and_then(|store| store.get()?.upgrade());
         if let Some(store) = to {
             let bytes = message_bytes(&message);
-            store.message(message, bytes);
+            store.messages([(message, bytes)]);
         }
     }
 }
