@@ -1,12 +1,15 @@
 // Makes one call of TiKV's own, unmodified Go client and prints what its user sees.
 //
 //	tikv-go ADDR CALL DIR
+//	tikv-go ADDR
 //
-// It connects, so that it knows the regions, creates DIR/ready, waits for DIR/go, and makes the call. The last line
-// is one JSON object.
+// It connects, so that it knows the regions, creates DIR/ready, waits for DIR/go, and makes the call. Without a call
+// it writes, reads and scans some keys. The last line is one JSON object. The variables TLS_CA, TLS_CERT and TLS_KEY
+// name the files of TLS.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -25,11 +28,17 @@ type seen struct {
 }
 
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: tikv-go ADDR CALL DIR")
+	var found seen
+	var err error
+	switch len(os.Args) {
+	case 2:
+		found, err = round(os.Args[1])
+	case 4:
+		found, err = run(os.Args[1], os.Args[2], os.Args[3])
+	default:
+		fmt.Fprintln(os.Stderr, "usage: tikv-go ADDR [CALL DIR]")
 		os.Exit(2)
 	}
-	found, err := run(os.Args[1], os.Args[2], os.Args[3])
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "tikv-go:", err)
 		os.Exit(3)
@@ -38,9 +47,38 @@ func main() {
 	fmt.Println(string(line))
 }
 
+func connect(ctx context.Context, address string) (*rawkv.Client, error) {
+	files := config.NewSecurity(os.Getenv("TLS_CA"), os.Getenv("TLS_CERT"), os.Getenv("TLS_KEY"), nil)
+	return rawkv.NewClient(ctx, []string{address}, files)
+}
+
+// round writes, reads and scans ten keys.
+func round(address string) (seen, error) {
+	ctx := context.Background()
+	client, err := connect(ctx, address)
+	if err != nil {
+		return seen{}, err
+	}
+	key := func(number int) []byte { return fmt.Appendf(nil, "round/go/%d", number) }
+	for number := range 10 {
+		if err := client.Put(ctx, key(number), key(number)); err != nil {
+			return seen{}, err
+		}
+		value, err := client.Get(ctx, key(number))
+		if err != nil || !bytes.Equal(value, key(number)) {
+			return seen{}, fmt.Errorf("%s has the value %q: %w", key(number), value, err)
+		}
+	}
+	keys, _, err := client.Scan(ctx, key(0), []byte("round/go0"), 100)
+	if err == nil && len(keys) != 10 {
+		err = fmt.Errorf("a scan of 10 keys returned %d", len(keys))
+	}
+	return seen{Rows: len(keys)}, err
+}
+
 func run(address, call, dir string) (seen, error) {
 	ctx := context.Background()
-	client, err := rawkv.NewClient(ctx, []string{address}, config.Security{})
+	client, err := connect(ctx, address)
 	if err != nil {
 		return seen{}, err
 	}

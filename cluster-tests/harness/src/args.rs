@@ -34,6 +34,7 @@ pub(crate) struct Programs {
     pub python: Option<PathBuf>,
     pub python_script: Option<PathBuf>,
     pub python_answers: Option<PathBuf>,
+    pub python_round: Option<PathBuf>,
     pub tikv_go: Option<PathBuf>,
     /// File with the class path of the client, and the source of the program.
     pub java_paths: Option<PathBuf>,
@@ -170,6 +171,7 @@ impl Flags {
                 "--python" => read.programs.python = Some(value.into()),
                 "--python-script" => read.programs.python_script = Some(value.into()),
                 "--python-answers" => read.programs.python_answers = Some(value.into()),
+                "--python-round" => read.programs.python_round = Some(value.into()),
                 "--tikv-go" => read.programs.tikv_go = Some(value.into()),
                 "--java-paths" => read.programs.java_paths = Some(value.into()),
                 "--java-source" => read.programs.java_source = Some(value.into()),

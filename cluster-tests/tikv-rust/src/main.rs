@@ -1,12 +1,13 @@
 //! Runs every raw call of TiKV's own, unmodified Rust client against the cluster at ADDR.
 //!
-//! `stele-tests-tikv-rust ADDR`, or `stele-tests-tikv-rust ADDR CALL DIR` for one call and what its user sees.
+//! `stele-tests-tikv-rust ADDR`, or `stele-tests-tikv-rust ADDR CALL DIR` for one call and what its user sees. The
+//! variables `TLS_CA`, `TLS_CERT` and `TLS_KEY` name the files of TLS.
 
 mod answers;
 
 use anyhow::{Context, Result, ensure};
 use std::process::ExitCode;
-use tikv_client::{ColumnFamily, Key, KvPair, RawClient, Value};
+use tikv_client::{ColumnFamily, Config, Key, KvPair, RawClient, Value};
 
 /// Prefix of the keys of this program. The caller may split off the end of the key space as a
 /// region of its own: this client repeats rows of a bounded scan that reaches the last region's
@@ -45,7 +46,8 @@ async fn main() -> ExitCode {
 }
 
 async fn run(address: &str) -> Result<usize> {
-    let client = RawClient::new(vec![address]).await.context("connecting")?;
+    let options = tls(Config::default());
+    let client = RawClient::new_with_config(vec![address], options).await.context("connecting")?;
     single_keys(&client).await.context("single keys")?;
     batches(&client).await.context("batches")?;
     scans(&client).await.context("scans")?;
@@ -53,6 +55,15 @@ async fn run(address: &str) -> Result<usize> {
     compare_and_swap(&client.with_atomic_for_cas()).await.context("compare and swap")?;
     delete_range(&client).await.context("delete range")?;
     Ok(6)
+}
+
+/// Adds the files of TLS, if there are any.
+fn tls(options: Config) -> Config {
+    let file = |name: &str| std::env::var(name).unwrap_or_default();
+    match file("TLS_CA") {
+        none if none.is_empty() => options,
+        ca => options.with_security(ca, file("TLS_CERT"), file("TLS_KEY")),
+    }
 }
 
 fn key(number: usize) -> String {

@@ -285,10 +285,14 @@ control_call! {
     GetStoreProgressRequest, StoreProgress, get_store_progress;
     ExplainRequest, ExplainResponse, explain;
     PlacementRequest, PlacementResponse, placement;
+    AccessListRequest, AccessListResponse, access_list;
+    AccessGrantRequest, AccessChangeResponse, access_grant;
+    AccessRevokeRequest, AccessChangeResponse, access_revoke;
     LocalChecksumRequest, LocalChecksumResponse, local_checksum;
     RegionDetailRequest, RegionDetailResponse, region_detail;
     RecoverReplicaRequest, RecoverReplicaResponse, recover_replica;
     KeepRunRequest, KeepRunResponse, keep_run;
     GetConfigRequest, GetConfigResponse, get_config;
     SetConfigRequest, SetConfigResponse, set_config;
+    AdmitRequest, AdmitResponse, admit;
 }

@@ -2,7 +2,7 @@
 
 use crate::Control;
 use crate::backoff::{Pause, Tries};
-use crate::connections::{Connections, Dial, Network};
+use crate::connections::{Connections, Dial, Network, bearer};
 use crate::pd_rpc_client::PdRpcClient;
 use crate::route::Router;
 use bytes::Bytes;
@@ -31,18 +31,23 @@ impl Client {
 
     /// Connects, with options for all calls of the handle.
     pub async fn connect_with(addresses: &[impl AsRef<str>], options: Options) -> Result<Self> {
-        let network = Network { connect_timeout: options.connect_timeout, tls: None };
+        let connect_timeout = options.connect_timeout;
+        let network = Network { connect_timeout, tls: None, token: None };
         Self::connect_through(Box::new(network), addresses, options).await
     }
 
     /// Connects over TLS. New connections have the files that `tls` holds at that time: a caller that
-    /// reloads it rotates certificates.
+    /// reloads it rotates certificates. With a `token` its rights count, and not those of a certificate. Fails
+    /// with `Invalid` if it is not one.
     pub async fn connect_over_tls(
         addresses: &[impl AsRef<str>],
         tls: Arc<ClientTls>,
+        token: Option<&str>,
         options: Options,
     ) -> Result<Self> {
-        let network = Network { connect_timeout: options.connect_timeout, tls: Some(tls) };
+        let connect_timeout = options.connect_timeout;
+        let token = token.map(bearer).transpose()?;
+        let network = Network { connect_timeout, tls: Some(tls), token };
         Self::connect_through(Box::new(network), addresses, options).await
     }
 

@@ -5,6 +5,7 @@
 use crate::Options;
 use crate::stream::CommandStream;
 use http::Uri;
+use http::header::{AUTHORIZATION, HeaderValue};
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -271,6 +272,16 @@ pub trait Dial: Send + Sync {
 pub(crate) struct Network {
     pub connect_timeout: Duration,
     pub tls: Option<Arc<ClientTls>>,
+    /// Header with the token of all calls.
+    pub token: Option<HeaderValue>,
+}
+
+/// Returns the header that carries a token. Fails with `Invalid`, without the token, if it is not one.
+pub(crate) fn bearer(token: &str) -> stele_types::Result<HeaderValue> {
+    let mut header = HeaderValue::from_str(&format!("Bearer {}", token.trim()))
+        .map_err(|_| stele_types::Error::invalid("the token has characters that no token has"))?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 impl Dial for Network {
@@ -283,7 +294,13 @@ impl Dial for Network {
                 .http2_keep_alive_interval(PING_INTERVAL)
                 .keep_alive_timeout(PING_TIMEOUT);
             let connected = connect(endpoint, self.tls.as_deref()).await;
-            connected.map(over).map_err(|error| format!("{address}: {}", root_cause(&error)))
+            let channel =
+                connected.map_err(|error| format!("{address}: {}", root_cause(&error)))?;
+            let Some(token) = self.token.clone() else { return Ok(over(channel)) };
+            Ok(over(channel.map_request(move |mut request: http::Request<Body>| {
+                request.headers_mut().insert(AUTHORIZATION, token.clone());
+                request
+            })))
         })
     }
 }

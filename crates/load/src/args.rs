@@ -181,6 +181,9 @@ pub struct TlsFiles {
         requires = "tls_cert"
     )]
     pub key: Option<std::path::PathBuf>,
+    /// File with a token of `stele ctl access token`, for a client without a certificate
+    #[arg(long, value_name = "FILE", env = "STELE_TOKEN_FILE", requires = "tls_ca")]
+    pub token_file: Option<std::path::PathBuf>,
 }
 
 impl TlsFiles {
@@ -196,10 +199,21 @@ impl TlsFiles {
         Ok(Some(Arc::new(tls)))
     }
 
+    /// Reads the token; `None` without a file of one.
+    fn token(&self) -> Result<Option<String>> {
+        let Some(path) = &self.token_file else { return Ok(None) };
+        let token =
+            std::fs::read_to_string(path).map_err(|error| Error::io("read", path, error))?;
+        Ok(Some(token.trim().to_owned()))
+    }
+
     /// Connects to a cluster through any of these addresses, over TLS if there are files for it.
     pub async fn connect(&self, addresses: &[String], options: Options) -> Result<Client> {
         match self.open()? {
-            Some(tls) => Client::connect_over_tls(addresses, tls, options).await,
+            Some(tls) => {
+                let token = self.token()?;
+                Client::connect_over_tls(addresses, tls, token.as_deref(), options).await
+            }
             None => Client::connect_with(addresses, options).await,
         }
     }

@@ -111,12 +111,23 @@ pub enum Refusal {
     Conflict = 3,
     /// It states no start, although the known run did.
     NoStart = 4,
+    /// The certificate of its node is not that of the store's node.
+    OtherNode = 5,
+    /// The judging node has no list yet in which the store is.
+    NotListed = 6,
 }
 
 impl Refusal {
     /// Returns the reason with this number on the wire.
     pub fn from_number(number: u8) -> Option<Self> {
-        let all = [Self::Copy, Self::EarlierState, Self::Conflict, Self::NoStart];
+        let all = [
+            Self::Copy,
+            Self::EarlierState,
+            Self::Conflict,
+            Self::NoStart,
+            Self::OtherNode,
+            Self::NotListed,
+        ];
         all.into_iter().find(|reason| *reason as u8 == number)
     }
 
@@ -145,6 +156,12 @@ impl Refusal {
                      and choose the one to keep with `stele ctl keep-run {store} ADDRESS`"
                 )
             }
+            Self::OtherNode => format!(
+                "store {store} is one of another node than that at {address}: use the certificate of its node"
+            ),
+            Self::NotListed => format!(
+                "store {store} of {address} is in no list of members here yet; its node tries again"
+            ),
             Self::NoStart => format!(
                 "store {store} ran at {at} as {other}, and {address} states no start of its \
                  directory: start it with this version of the program, on a device with free space"

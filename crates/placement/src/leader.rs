@@ -18,7 +18,7 @@ pub struct LeaderState {
     pub cluster: Cluster,
     /// Operators under way.
     pub operators: Operators,
-    /// Run of the process and sequence number of each node's last report, by address.
+    /// Run of the process and sequence number of each node's last report, by name or else address.
     reports: HashMap<String, (u64, u64)>,
     pace: Pace,
     /// The cluster's time, and when it was determined.
@@ -151,8 +151,10 @@ impl LeaderState {
             self.pace.note_urgent();
         }
         let address = &report.node.address;
+        // A node with a name states its address, and that of another one as well.
+        let sender = report.node.name.as_ref().unwrap_or(address);
         let this = (report.node.run(), report.sequence);
-        let last = self.reports.get(address).copied();
+        let last = self.reports.get(sender).copied();
         // bug placement.runs_in_order_of_numbers: `this.0 == last.0 && this.1 <= last.1` is `this <= last`
         let is_late = |last: (u64, u64)| this.0 == last.0 && this.1 <= last.1;
         if is_earlier_run || last.is_some_and(is_late) {
@@ -165,7 +167,7 @@ impl LeaderState {
         if self.reports.len() >= NODES_MAX {
             self.reports.clear();
         }
-        self.reports.insert(address.clone(), this);
+        self.reports.insert(sender.clone(), this);
         let mut stale = Vec::new();
         for region in report.regions {
             let known = self.cluster.regions().get(region.region.id);

@@ -10,6 +10,7 @@
 //! decision that could still be lost is visible. A *fact* (a region as its leader reports it) is
 //! recorded at once and persisted later: if it is lost, the leader reports it again.
 
+pub mod access;
 pub mod cluster;
 pub mod config;
 pub mod heat;
@@ -21,8 +22,10 @@ pub mod schedule;
 pub mod speed;
 pub mod store;
 
+pub use access::{Grant, GrantLimits, Grants, Permissions};
 pub use cluster::domains::Domain;
 pub use cluster::drain::{Blocker, DrainProgress};
+pub use cluster::owners::{JoinPermit, JoinRefusal, JoiningNode, TokenHash, other_node};
 pub use cluster::regions::{Regions, StaleReport};
 pub use cluster::stores::{DrainGoal, NewStore};
 pub use cluster::{Bootstrap, Cluster};

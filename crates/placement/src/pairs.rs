@@ -6,14 +6,19 @@
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
 //! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
 //! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
+//! 04 'j' permit      until   := version:u8 (1) unix_s:varint   permission to join: 'h' sha256:32 or 'n' name
 //! 04 'l' id:u64be    starts  := id:16 id:16*            start of the last run, then those before it
 //! 04 'm'             members := version:varint          grows with each change of a store's record
 //! 04 'n' name        setting := value:varint            absent: the default
+//! 04 'o' id:u64be    owner   := version:u8 (1) name       node of a store, by its certificate
+//! 04 'p' id:u64be    public  := address                 for clients; absent: that in the store's record
 //! 04 'q' id:u64be    silence := unix_seconds:varint    of earlier versions; deleted, never written
 //! 04 'r' id:u64be    region  := types::Region
 //! 04 's' id:u64be    store   := store::Store            tombstones stay
 //! 04 't' id:u64be    term    := varint                  no leader of an earlier term is accepted
 //! 04 'v' id:u64be    speed   := speed::record           classes of a store's speed
+//! 04 'w'             access  := version:varint          grows with each change of a grant
+//! 04 'x' name        grant   := access::Grant
 //! ```
 
 use bytes::Bytes;
@@ -21,8 +26,10 @@ use stele_types::{
     Boot, ClusterId, Error, Lineage, Region, RegionId, Result, StoreId, Term, keyspace, varint,
 };
 
+use crate::access::Grant;
+use crate::cluster::owners::JoinPermit;
 use crate::speed::record::SpeedRecord;
-use crate::store::Store;
+use crate::store::{Store, TEXT_BYTES_MAX};
 
 /// A put into the placement region, or (`value: None`) a delete.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,16 +61,29 @@ pub(crate) enum PlacementRecord {
     CancelledMerge(RegionId, bool),
     Boot(StoreId, Boot),
     Starts(StoreId, Lineage),
+    /// Address of a store's node for clients; `None` deletes the record.
+    ClientAddress(StoreId, Option<String>),
     /// Seconds without heartbeats of a disconnected store; `None` deletes the record.
     Disconnected(StoreId, Option<u64>),
     /// Whether there is a record of an earlier version for a disconnected store.
     FormerSilence(StoreId, bool),
+    /// Name of a store's node.
+    Owner(StoreId, String),
+    /// Unix seconds at which a permission to join ends; `None` deletes the record.
+    Permit(JoinPermit, Option<u64>),
     /// Classes of a store; `None` deletes the record.
     Speed(StoreId, Option<SpeedRecord>),
+    Access {
+        version: u64,
+    },
+    /// Rights of the identity with this name; `None` deletes the record.
+    Grant(String, Option<Box<Grant>>),
 }
 
 const FORMAT: u8 = 1;
 const NAME_BYTES_MAX: usize = 64;
+const OF_TOKEN: u8 = b'h';
+const OF_NODE: u8 = b'n';
 
 /// Returns the range of the placement group's keys.
 pub fn state_range() -> stele_types::KeyRange {
@@ -91,6 +111,23 @@ pub fn members(version: u64) -> PairChange {
     put(b"m", out)
 }
 
+/// Encodes the record of the version of all grants.
+pub(crate) fn access(version: u64) -> PairChange {
+    let mut out = Vec::new();
+    varint::put(&mut out, version);
+    put(b"w", out)
+}
+
+/// Encodes the record of a grant.
+pub(crate) fn grant(grant: &Grant) -> PairChange {
+    put(&[b"x", grant.name.as_bytes()].concat(), grant.encode())
+}
+
+pub(crate) fn no_grant(name: &str) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &[b"x", name.as_bytes()].concat());
+    PairChange { key, value: None }
+}
+
 /// Encodes the record of a setting's value.
 pub fn setting(name: &str, value: u64) -> PairChange {
     let mut out = Vec::new();
@@ -115,6 +152,13 @@ pub fn starts(store: StoreId, lineage: &Lineage) -> PairChange {
     put(&numbered(b'l', store.0), lineage.to_bytes())
 }
 
+/// Encodes the record of the address of a store's node for clients; an empty one deletes the record.
+pub fn client_address(store: StoreId, address: &str) -> PairChange {
+    let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'p', store.0));
+    let value = (!address.is_empty()).then(|| Bytes::copy_from_slice(address.as_bytes()));
+    PairChange { key, value }
+}
+
 /// Encodes the record of a disconnected store's seconds without heartbeats; `None` deletes it.
 pub fn disconnected(store: StoreId, seconds: Option<u64>) -> PairChange {
     let key = keyspace::in_space(keyspace::SYSTEM, &numbered(b'd', store.0));
@@ -124,6 +168,31 @@ pub fn disconnected(store: StoreId, seconds: Option<u64>) -> PairChange {
         Bytes::from(out)
     });
     PairChange { key, value }
+}
+
+/// Encodes the record of the name of a store's node.
+pub fn owner(store: StoreId, name: &str) -> PairChange {
+    put(&numbered(b'o', store.0), [&[FORMAT], name.as_bytes()].concat())
+}
+
+/// Encodes the record of a permission to join that ends at `until`, in Unix seconds; `None` deletes it.
+pub fn permit(permit: &JoinPermit, until: Option<u64>) -> PairChange {
+    let (kind, name) = match permit {
+        JoinPermit::Token(hash) => (OF_TOKEN, &hash[..]),
+        JoinPermit::Node(name) => (OF_NODE, name.as_bytes()),
+    };
+    let key = keyspace::in_space(keyspace::SYSTEM, &[&[b'j', kind], name].concat());
+    let value = until.map(|until| {
+        let mut out = vec![FORMAT];
+        varint::put(&mut out, until);
+        Bytes::from(out)
+    });
+    PairChange { key, value }
+}
+
+/// Whether a text can be the name of a node.
+pub(crate) fn is_node_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
 }
 
 pub(crate) fn no_former_silence(store: StoreId) -> PairChange {
@@ -202,12 +271,16 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
         (b'i', Some(value)) => {
             one_number(value).map(|watermark| PlacementRecord::Ids { watermark })
         }
+        (b'j', value) => take_permit(name, value),
         (b'l', Some(value)) => number(name)
             .and_then(|id| Some(PlacementRecord::Starts(StoreId(id), Lineage::from_bytes(value)?))),
         (b'm', Some(value)) => {
             one_number(value).map(|version| PlacementRecord::Members { version })
         }
         (b'n', value) => take_setting(name, value),
+        (b'p', value) => number(name)
+            .zip(take_address(value))
+            .map(|(id, address)| PlacementRecord::ClientAddress(StoreId(id), address)),
         (b'r', None) => number(name).map(|id| PlacementRecord::Region(RegionId(id), None)),
         (b'r', Some(value)) => {
             let region = Region::decode(value)?;
@@ -219,6 +292,8 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
         (b'd', Some(value)) => number(name).and_then(|id| {
             Some(PlacementRecord::Disconnected(StoreId(id), Some(one_number(value)?)))
         }),
+        (b'o', Some(value)) => number(name)
+            .and_then(|id| Some(PlacementRecord::Owner(StoreId(id), take_owner(value)?))),
         (b'q', value) => {
             number(name).map(|id| PlacementRecord::FormerSilence(StoreId(id), value.is_some()))
         }
@@ -234,7 +309,13 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
         (b'v', Some(value)) => number(name).and_then(|id| {
             Some(PlacementRecord::Speed(StoreId(id), Some(SpeedRecord::decode(value)?)))
         }),
-        (b'b' | b'c' | b'i' | b'l' | b'm' | b's', None) => None,
+        (b'w', Some(value)) => one_number(value).map(|version| PlacementRecord::Access { version }),
+        (b'x', None) => {
+            std::str::from_utf8(name).ok().map(|name| PlacementRecord::Grant(name.to_owned(), None))
+        }
+        (b'x', Some(value)) => Grant::decode(name, value)
+            .map(|grant| PlacementRecord::Grant(grant.name.clone(), Some(Box::new(grant)))),
+        (b'b' | b'c' | b'i' | b'l' | b'm' | b'o' | b's' | b'w', None) => None,
         _ => return Ok(None),
     };
     record.map(Some).ok_or_else(malformed)
@@ -243,6 +324,27 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
 fn take_cluster(value: &[u8]) -> Option<ClusterId> {
     let number = one_number(value.strip_prefix(&[FORMAT])?)?;
     Some(ClusterId(number))
+}
+
+fn take_owner(value: &[u8]) -> Option<String> {
+    let name = std::str::from_utf8(value.strip_prefix(&[FORMAT])?).ok()?;
+    is_node_name(name).then(|| name.to_owned())
+}
+
+fn take_permit(key: &[u8], value: Option<&[u8]>) -> Option<PlacementRecord> {
+    let permit = match key.split_first()? {
+        (&OF_TOKEN, hash) => JoinPermit::Token(hash.try_into().ok()?),
+        (&OF_NODE, name) => {
+            let name = std::str::from_utf8(name).ok().filter(|name| is_node_name(name))?;
+            JoinPermit::Node(name.to_owned())
+        }
+        _ => return None,
+    };
+    let until = match value {
+        None => None,
+        Some(value) => Some(one_number(value.strip_prefix(&[FORMAT])?)?),
+    };
+    Some(PlacementRecord::Permit(permit, until))
 }
 
 fn take_boot(mut value: &[u8]) -> Option<Boot> {
@@ -256,6 +358,12 @@ fn take_setting(name: &[u8], value: Option<&[u8]>) -> Option<PlacementRecord> {
         Some(value) => Some(one_number(value)?),
     };
     Some(PlacementRecord::Setting { name: name.to_owned(), value })
+}
+
+fn take_address(value: Option<&[u8]>) -> Option<Option<String>> {
+    let Some(value) = value else { return Some(None) };
+    let value = Some(value).filter(|value| value.len() <= TEXT_BYTES_MAX)?;
+    Some(Some(std::str::from_utf8(value).ok()?.to_owned()))
 }
 
 fn number(key: &[u8]) -> Option<u64> {
@@ -313,6 +421,12 @@ mod tests {
             PlacementRecord::Disconnected(id, Some(99))
         );
         assert_eq!(decoded(&disconnected(id, None)), PlacementRecord::Disconnected(id, None));
+        let address = Some("a:2".to_owned());
+        assert_eq!(
+            decoded(&client_address(id, "a:2")),
+            PlacementRecord::ClientAddress(id, address)
+        );
+        assert_eq!(decoded(&client_address(id, "")), PlacementRecord::ClientAddress(id, None));
         let former = no_former_silence(id);
         assert_eq!(decoded(&former), PlacementRecord::FormerSilence(id, false));
         let former = PairChange { value: Some(Bytes::from_static(b"\x63")), ..former };
@@ -333,6 +447,23 @@ mod tests {
     }
 
     #[test]
+    fn records_of_access_survive_the_round_trip() {
+        let id = StoreId(3);
+        assert_eq!(decoded(&owner(id, "n1")), PlacementRecord::Owner(id, "n1".to_owned()));
+        for sample in [JoinPermit::Token([7; 32]), JoinPermit::Node("n1".to_owned())] {
+            for until in [Some(1 << 40), None] {
+                let record = PlacementRecord::Permit(sample.clone(), until);
+                assert_eq!(decoded(&permit(&sample, until)), record);
+            }
+        }
+        assert_eq!(decoded(&access(5)), PlacementRecord::Access { version: 5 });
+        let sample = Grant { name: "app".to_owned(), ..Grant::default() };
+        let record = PlacementRecord::Grant("app".to_owned(), Some(Box::new(sample.clone())));
+        assert_eq!(decoded(&grant(&sample)), record);
+        assert_eq!(decoded(&no_grant("app")), PlacementRecord::Grant("app".to_owned(), None));
+    }
+
+    #[test]
     fn what_later_versions_append_to_the_record_of_a_speed_is_skipped() {
         let change = speed(StoreId(3), Some(&SpeedRecord::default()));
         let value = change.value.clone().unwrap();
@@ -350,6 +481,15 @@ mod tests {
         assert!(decode(b"\x04r\0\0", Some(b"")).is_err());
         assert!(decode(b"\x04i", Some(b"\x01\x01")).is_err());
         assert!(decode(b"\x01c", Some(b"")).is_err());
+        let (long, name) = ([&[1], &[b'n'; 65][..]].concat(), no_region(RegionId(9)).key);
+        let of_owner = [b"\x04o", &name[2..]].concat();
+        for value in [&b""[..], b"\x01", b"\x02n1", b"\x01\xff", &long] {
+            assert!(decode(&of_owner, Some(value)).is_err(), "{value:02x?}");
+        }
+        for key in [&b"\x04j"[..], b"\x04jh", b"\x04jn", b"\x04jx1"] {
+            assert!(decode(key, Some(b"\x01\x01")).is_err(), "{key:02x?}");
+        }
+        assert!(decode(b"\x04jnn1", Some(b"\x01")).is_err());
         let mut other = region(&Region { id: RegionId(9), ..Region::default() });
         other.key = no_region(RegionId(8)).key;
         assert!(decode(&other.key, other.value.as_deref()).is_err());

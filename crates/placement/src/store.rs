@@ -97,8 +97,12 @@ pub struct StoreReport {
 /// Report of a node in a heartbeat.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeReport {
-    /// `host:port` for clients and peers.
+    /// `host:port` for other nodes.
     pub address: String,
+    /// `host:port` for clients; empty: `address`.
+    pub client_address: String,
+    /// `host:port` for administrators; empty: that for clients.
+    pub admin_address: String,
     /// Version of the software.
     pub version: String,
     /// Start time, in Unix seconds of the node's clock. For people: clocks jump.
@@ -115,6 +119,11 @@ pub struct NodeReport {
     pub unix_s: u64,
     /// The node hands its leaders over and stops.
     pub is_stopping: bool,
+    /// Version of the grants that the node enforces; `None` if it enforces none: without TLS, or in an
+    /// earlier version.
+    pub access_version: Option<u64>,
+    /// Name in the certificate of the sender, by which the receiver knows it; `None` without TLS.
+    pub name: Option<String>,
 }
 
 impl NodeReport {
@@ -140,7 +149,7 @@ impl NodeReport {
 pub struct Store {
     /// Number; never reused.
     pub id: StoreId,
-    /// `host:port` of the node, for clients and peers. Stores of one address fail together.
+    /// `host:port` of the node, for other nodes. Stores of one address fail together.
     pub address: String,
     /// Membership state.
     pub state: StoreState,

@@ -129,6 +129,7 @@ impl Majorities {
         Some(StoreInfo {
             stats: Some(StoreStats { id: store.0, ..StoreStats::default() }),
             address: member.known.address,
+            client_address: member.client_address,
             heartbeat_age_ms: age_ms.map_or(-1, |ms| i64::try_from(ms).unwrap_or(i64::MAX)),
             ..StoreInfo::default()
         })

@@ -27,11 +27,9 @@ pub type OfflineDir = Offline<Engine>;
 
 /// Opens a node's directory. Opening changes files, as the start of the node would.
 pub fn open(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<(OfflineDir, Arc<Engine>)> {
-    let clock = Arc::new(SystemClock::new());
-    let options = Options { background: false, ..Options::default() };
+    let clock = SystemClock::new();
     let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() };
-    let (engine, _) = Engine::open(vfs, clock, dir, options, Replay::Committed)?;
-    let engine = Arc::new(engine);
+    let engine = Arc::new(open_engine(vfs, dir)?);
     let offline = Offline::open(engine.clone(), now, crate::node::random())?;
     Ok((offline, engine))
 }
@@ -69,9 +67,8 @@ pub fn keep_run(dir: &Path, store: StoreId) -> Result<()> {
 pub fn set_tick(dirs: &[PathBuf], tick: TickMillis, pause: impl Fn(Duration)) -> Result<()> {
     let (mut opened, mut hold_nanos) = (Vec::new(), 0);
     for dir in dirs {
-        let (_, engine) = open(Arc::new(RealVfs::new()), dir)?;
-        let ident = RaftStore::ident(&*engine)?;
-        let ident = ident.ok_or_else(|| no_member(dir))?;
+        let engine = open_engine(Arc::new(RealVfs::new()), dir)?;
+        let ident = RaftStore::ident(&engine)?.ok_or_else(|| no_member(dir))?;
         // A store that records none has run with the setting of its node, which is not known.
         let former = ident.tick.unwrap_or(TickMillis::LONGEST);
         hold_nanos = hold_nanos.max(lease_times(former).vote_hold_nanos());
@@ -80,7 +77,7 @@ pub fn set_tick(dirs: &[PathBuf], tick: TickMillis, pause: impl Fn(Duration)) ->
     // bug server.tick_recorded_at_once: skip
     pause(Duration::from_nanos(hold_nanos));
     opened.iter().try_for_each(|(engine, ident)| {
-        RaftStore::write_ident(&**engine, ident)?;
+        RaftStore::write_ident(engine, ident)?;
         engine.close()
     })
 }
@@ -90,10 +87,13 @@ fn no_member(dir: &Path) -> Error {
 }
 
 fn open_copy(real: Arc<dyn Vfs>, dir: &Path) -> Result<Engine> {
-    let copy: Arc<dyn Vfs> = Arc::new(CopyOnWriteVfs::new(real, CHANGES_BYTES_MAX));
+    open_engine(Arc::new(CopyOnWriteVfs::new(real, CHANGES_BYTES_MAX)), dir)
+}
+
+fn open_engine(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<Engine> {
     let options = Options { background: false, ..Options::default() };
     let clock = Arc::new(SystemClock::new());
-    Ok(Engine::open(copy, clock, dir, options, Replay::Committed)?.0)
+    Ok(Engine::open(vfs, clock, dir, options, Replay::Committed)?.0)
 }
 
 /// What the list of members in a directory says of the cluster's stores.
@@ -141,10 +141,7 @@ mod tests {
     fn a_directory_is_kept_only_as_the_store_that_it_holds() {
         let dir = tempfile::tempdir().unwrap();
         let files: Arc<dyn Vfs> = Arc::new(RealVfs::new());
-        let clock = Arc::new(SystemClock::new());
-        let options = Options { background: false, ..Options::default() };
-        let open = Engine::open(files.clone(), clock, dir.path(), options, Replay::Committed);
-        let engine = open.unwrap().0;
+        let engine = open_engine(files.clone(), dir.path()).unwrap();
         let ident = StoreIdent::new(ClusterId(7), StoreId(3));
         RaftStore::write_ident(&engine, &ident).unwrap();
         engine.close().unwrap();
@@ -174,10 +171,10 @@ mod tests {
         let files: Arc<dyn Vfs> = Arc::new(RealVfs::new());
         let tick = |millis| TickMillis::new(millis).unwrap();
         let written = |dir: &Path, recorded| {
-            let engine = open(files.clone(), dir).unwrap().1;
+            let engine = open_engine(files.clone(), dir).unwrap();
             let ident = StoreIdent::new(ClusterId(7), StoreId(3));
             let ident = StoreIdent { tick: recorded, ..ident };
-            RaftStore::write_ident(&*engine, &ident).unwrap();
+            RaftStore::write_ident(&engine, &ident).unwrap();
             engine.close().unwrap();
         };
         let text = set_tick(&dirs[..1], tick(20), |_| unreachable!()).unwrap_err().to_string();
@@ -186,14 +183,14 @@ mod tests {
         written(&dirs[1], Some(tick(50)));
         let pauses = std::cell::RefCell::new(Vec::new());
         let pause = |time: Duration| {
-            let other = open(files.clone(), &dirs[0]).err().unwrap();
+            let other = open_engine(files.clone(), &dirs[0]).err().unwrap();
             assert!(matches!(other, Error::Locked(_)), "a node could run: {other}");
             pauses.borrow_mut().push(time.as_millis());
         };
         set_tick(&dirs, tick(20), pause).unwrap();
         for dir in &dirs {
-            let engine = open(files.clone(), dir).unwrap().1;
-            let ident = RaftStore::ident(&*engine).unwrap().unwrap();
+            let engine = open_engine(files.clone(), dir).unwrap();
+            let ident = RaftStore::ident(&engine).unwrap().unwrap();
             assert_eq!((ident.store, ident.tick), (StoreId(3), Some(tick(20))));
         }
         written(&dirs[0], Some(tick(20)));

@@ -16,6 +16,9 @@ pub enum TlsError {
         /// The operating system's error.
         source: io::Error,
     },
+    /// The content of a file stands in place of its path. It may be a key, and is not repeated.
+    #[error("the content of a file is given in place of its path; name the file")]
+    NotAPath,
     /// A path is not that of a regular file.
     #[error("{} is not a regular file; name a file in PEM form", .path.display())]
     NotAFile {

@@ -39,8 +39,20 @@ impl PartialEq for Content {
     }
 }
 
+/// Returns whether a text is the content of a PEM file, and not a path.
+pub fn is_pem(text: &str) -> bool {
+    text.contains("-----BEGIN ")
+}
+
 /// Reads a regular file of at most [`FILE_BYTES_MAX`].
+///
+/// Invariant: no error repeats a key that is given in place of its path.
+/// Tests: `a_key_in_place_of_its_path_is_refused_and_not_repeated`.
 pub(crate) fn read(path: &Path) -> Result<Content, TlsError> {
+    // bug tls.key_repeated: never
+    if is_pem(&path.to_string_lossy()) {
+        return Err(TlsError::NotAPath);
+    }
     let failed = |source| TlsError::Read { path: path.to_path_buf(), source };
     // Before the open, which waits for a writer if the path is a pipe.
     if !std::fs::metadata(path).map_err(failed)?.is_file() {

@@ -5,6 +5,7 @@
 //!   [`ClientTls::reload`] take new files over, or refuse them and keep what is in force.
 //! - [`Identity`] is the node or client that a verified certificate names.
 //! - [`Authority`] creates certificates for `stele cert`.
+//! - [`new_token`] and [`token_hash`] are for clients without a certificate, and for nodes that join.
 //! - [`HandshakeFailure`] gives the cause of a failed handshake, and its remedy.
 //!
 //! Every configuration has TLS 1.3 only, the provider `ring`, and no resumption: a resumed session would keep
@@ -17,16 +18,18 @@ mod failure;
 mod files;
 mod identity;
 mod server;
+mod token;
 
 pub use client::{ClientFiles, ClientTls, ServerCheck};
 pub use create::{Authority, Created, Days, NodeRequest, Written};
 pub use error::{TlsError, Warning, utc};
 pub use failure::{Cause, DetectedBy, HandshakeFailure};
-pub use files::{AUTHORITIES_MAX, CHAIN_MAX, FILE_BYTES_MAX};
+pub use files::{AUTHORITIES_MAX, CHAIN_MAX, FILE_BYTES_MAX, is_pem};
 pub use identity::{ClientName, ClusterName, Identity, IdentityError, NodeName, peer_identity};
 pub use rustls;
 pub use rustls::pki_types::UnixTime;
 pub use server::{ClientCertificates, ServerFiles, ServerTls};
+pub use token::{new_token, token_hash};
 
 use rustls::crypto::CryptoProvider;
 use std::sync::Arc;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stele_node::snapshot::Position;
 use stele_replica::PeerMessage;
+use stele_server::access::Listener;
 use stele_server::memory::NodeMemory;
 use stele_server::port;
 use stele_server::transport::frame::{FrameKind, whole};
@@ -89,7 +90,7 @@ impl Served {
             let options =
                 port::PortOptions { first_bytes_timeout: short, ..port::PortOptions::default() };
             tokio::spawn(port::serve(
-                listener,
+                vec![(listener, Listener::ONLY)],
                 router,
                 transport,
                 options,

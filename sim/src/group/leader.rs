@@ -8,8 +8,8 @@ use crate::world::{Happening, MemberList, Requester, Slot, World};
 use stele_node::members::list_of;
 use stele_node::placement::{self, Accepted, NotDecided, PlacementLeader, Work};
 use stele_placement::{
-    Cluster, DrainGoal, Kind, LeaderState, Millis, Operator, OperatorId, PairChange, SYSTEM_REGION,
-    Step, StoreState, pairs,
+    Cluster, DrainGoal, Grant, Kind, LeaderState, Millis, Operator, OperatorId, PairChange,
+    Permissions, SYSTEM_REGION, Step, StoreState, pairs,
 };
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Header, Reply};
@@ -259,7 +259,7 @@ impl World {
         let to = move |answer| Answered::To(from, incarnation, Box::new(answer));
         match call {
             Call::Join { address, slots, stores } => self.lead(id, |leader, now| {
-                leader.join(address, stores, now, move |joined| match joined {
+                leader.join((address, None), stores, now, move |joined| match joined {
                     Ok((ids, state)) => to(PlacementAnswer::Joined {
                         ids: slots.into_iter().zip(ids).collect(),
                         members: list(&state.cluster),
@@ -273,7 +273,7 @@ impl World {
                 }
                 let address = self.address_of(id).unwrap_or_default();
                 self.lead(id, |leader, now| {
-                    leader.report(report, now, move |accepted| match accepted {
+                    leader.report(*report, now, move |accepted| match accepted {
                         Ok(Accepted { answer, state, .. }) => {
                             let mut steps = answer.steps.iter();
                             let invalid =
@@ -347,12 +347,17 @@ impl World {
         }
     }
 
-    /// Changes a setting of the cluster, if the placement group has a leader that stays.
+    /// Changes a setting of the cluster, if the placement group has a leader that stays; and grants a right
+    /// in the same decision, once all nodes have reported to it.
     pub fn change_setting(&mut self, name: &'static str, value: u64) {
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.lead(id, |leader, _| {
                 let plan = move |cluster: &Cluster, _| {
-                    Ok::<_, Error>(((), cluster.plan_setting(name, value)?))
+                    let mut changes = cluster.plan_setting(name, value)?;
+                    let (name, permissions) = (format!("{name}-{value}"), Permissions::READ);
+                    let grant = Grant { name, permissions, ..Grant::default() };
+                    changes.extend(cluster.plan_grant(grant).unwrap_or_default());
+                    Ok::<_, Error>(((), changes))
                 };
                 leader.decide(plan, |_| Answered::Nothing);
             });

@@ -25,7 +25,7 @@ pub enum Call {
     /// Report of a node.
     Report {
         /// The report.
-        report: Report,
+        report: Box<Report>,
         /// Version of the list of members that the node has.
         members_version: u64,
     },

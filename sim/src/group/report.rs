@@ -192,13 +192,15 @@ impl World {
             region_bytes_max,
             labels,
             unix_s,
-            is_stopping: false,
+            access_version: Some(0),
+            ..NodeReport::default()
         };
         let member = &mut node.member;
         member.reporter.keep_stores(&kept);
         member.reporter.note_sizes(member.splitter.take_changed());
         let report = member.reporter.report(this, stores, member.splitter.sizes());
         let members_version = node.table.known().version;
+        let report = Box::new(report);
         has_stores.then_some(Call::Report { report, members_version })
     }
 

@@ -33,13 +33,14 @@ const CI_TOGETHER: [(&str, &[&str]); 12] = [
 
 /// Scenarios that a change must pass, and that check a time, a rate or a peak of memory: each has the
 /// machine to itself.
-const CI_ALONE: [(&str, &[&str]); 12] = [
+const CI_ALONE: [(&str, &[&str]); 13] = [
     ("start", &["--short"]),
     ("partition", &["--rounds", "4"]),
     ("failover", &["--rounds", "3"]),
     ("graceful-restart", &["--short"]),
     ("shape", &["--short"]),
     ("hostile", &["--rounds", "1"]),
+    ("hostile-tls", &["--short"]),
     ("memory", &["--short"]),
     ("bytes-written", &["--short"]),
     ("clock", &["--short"]),

@@ -1,5 +1,6 @@
 //! Connections to nodes, made on first use and again after they break.
 
+use super::certificates::Tls;
 use anyhow::Result;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -13,12 +14,18 @@ const CONNECT_LIMIT: Duration = Duration::from_millis(300);
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
 /// One connection per address and time limit.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Channels {
+    /// `None`: without TLS.
+    tls: Option<Tls>,
     open: Mutex<HashMap<(String, Duration), Channel>>,
 }
 
 impl Channels {
+    pub(crate) fn new(tls: Option<Tls>) -> Self {
+        Self { tls, open: Mutex::default() }
+    }
+
     /// Returns a connection; its calls time out after `limit`.
     pub(crate) fn get(&self, address: &str, limit: Duration) -> Result<Channel> {
         let mut open = self.open.lock().map_err(|_| anyhow::anyhow!("a panic elsewhere"))?;
@@ -30,7 +37,10 @@ impl Channels {
             .connect_timeout(CONNECT_LIMIT)
             .timeout(limit)
             .tcp_nodelay(true);
-        let channel = endpoint.connect_lazy();
+        let channel = match &self.tls {
+            Some(tls) => tls.channel(&endpoint),
+            None => endpoint.connect_lazy(),
+        };
         open.insert(key, channel.clone());
         Ok(channel)
     }

@@ -1,5 +1,6 @@
 //! A cluster of real server processes on this machine.
 
+pub(crate) mod certificates;
 pub(crate) mod channels;
 pub(crate) mod clocks;
 pub(crate) mod control;
@@ -12,6 +13,7 @@ pub(crate) mod process;
 pub(crate) mod syncs;
 
 use anyhow::{Context, Result, bail, ensure};
+use certificates::{ADMINISTRATOR, Certificates, node_name};
 use channels::Channels;
 use network::Network;
 use node::{Launch, Node};
@@ -24,6 +26,9 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
+use stele_proto::stele::control::v1::AdmitRequest;
+use stele_proto::stele::control::v1::control_client::ControlClient;
+use tonic::transport::Channel;
 
 const REPLICATED_LIMIT: Duration = Duration::from_secs(60);
 
@@ -38,6 +43,8 @@ pub(crate) struct Spec {
     pub namespaces: bool,
     /// Store directories of nodes, by number; the others have one below `work`.
     pub stores: BTreeMap<usize, Vec<PathBuf>>,
+    /// Certificates of the nodes and of the harness; `None`: no TLS.
+    pub certificates: Option<Certificates>,
 }
 
 /// A running cluster; its processes end when it is dropped.
@@ -57,10 +64,30 @@ impl Cluster {
     /// as there are nodes, at most three.
     pub(crate) async fn start(spec: Spec) -> Result<Self> {
         let mut cluster = Self::launch(spec)?;
+        if cluster.spec.certificates.is_some() {
+            cluster.admit_all().await?;
+        }
         cluster.wait_ready().await?;
         let replicas = cluster.nodes.len().min(3);
         cluster.wait_replicated(replicas, REPLICATED_LIMIT).await?;
         Ok(cluster)
+    }
+
+    /// Allows all nodes after the first one to join.
+    async fn admit_all(&self) -> Result<()> {
+        for number in 1..self.nodes.len() {
+            let request = AdmitRequest {
+                node: node_name(number),
+                valid_s: REPLICATED_LIMIT.as_secs(),
+                ..AdmitRequest::default()
+            };
+            let admit = |mut client: ControlClient<Channel>| {
+                let request = request.clone();
+                async move { client.admit(request).await }
+            };
+            self.placement("admit a node", admit).await?;
+        }
+        Ok(())
     }
 
     /// Starts all nodes at once without waiting.
@@ -69,7 +96,7 @@ impl Cluster {
             true => Some(Network::create(spec.nodes)?),
             false => None,
         };
-        let channels = Arc::default();
+        let channels = Arc::new(Channels::new(administrator(&spec)?));
         let mut cluster = Self { nodes: Vec::new(), channels, network, spec };
         for _ in 0..cluster.spec.nodes {
             let launch = cluster.next_launch()?;
@@ -91,11 +118,16 @@ impl Cluster {
         };
         // Namespaces have addresses beyond loopback.
         let insecure = namespace.as_ref().map(|_| ("insecure", "true".to_owned()));
-        let settings = self.spec.settings.iter().chain(&insecure).map(setting).collect();
+        let secured = self.spec.certificates.as_ref();
+        let health = secured.map(|_| free_address()).transpose()?;
+        let own = secured.map(|it| it.settings(&node_name(number))).unwrap_or_default();
+        let settings = self.spec.settings.iter().chain(&insecure).chain(&own);
+        let settings = settings.map(setting).collect();
         let own_stores = self.spec.stores.get(&number).cloned();
         Ok(Launch {
             stele: self.spec.stele.clone(),
             address,
+            health,
             join: self.nodes.first().map(|first| first.address().to_owned()),
             stores: own_stores
                 .unwrap_or_else(|| vec![self.spec.work.join(format!("store{number}"))]),
@@ -147,13 +179,20 @@ impl Cluster {
     }
 }
 
+/// Returns what the harness connects with.
+fn administrator(spec: &Spec) -> Result<Option<certificates::Tls>> {
+    let Some(certificates) = &spec.certificates else { return Ok(None) };
+    let now = stele_tls::UnixTime::now();
+    Ok(Some(certificates.identity(Some(ADMINISTRATOR), certificates, now)?))
+}
+
 /// Ports below those that the kernel assigns to outgoing connections: otherwise a connection of
 /// another node could take a port between its choice and the node's start.
 const PORTS: Range<u16> = 15_000..32_000;
 
 /// Returns an address with a free port that was not returned before, here or in another harness that still
 /// runs: a node that is down for a while finds its port free.
-fn free_address() -> Result<String> {
+pub(crate) fn free_address() -> Result<String> {
     static NEXT: LazyLock<AtomicU64> =
         LazyLock::new(|| AtomicU64::new(u64::from(std::process::id()) * 101));
     static TAKEN: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());

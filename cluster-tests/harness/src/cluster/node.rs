@@ -20,6 +20,8 @@ pub(crate) struct Launch {
     pub stele: PathBuf,
     /// "host:port".
     pub address: String,
+    /// "host:port" of its probes; `None`: that of the node.
+    pub health: Option<String>,
     /// Address of a node of the cluster to join; `None` creates a cluster.
     pub join: Option<String>,
     pub stores: Vec<PathBuf>,
@@ -76,6 +78,9 @@ impl Node {
         launch.replaced_disks.iter().for_each(|dir| {
             command.arg("--replaced-disk").arg(dir);
         });
+        if let Some(health) = &launch.health {
+            command.args(["--health-listen", health]);
+        }
         if let Some(join) = &launch.join {
             command.args(["--join", join]);
         }
@@ -196,7 +201,8 @@ impl Node {
         let deadline = Instant::now() + READY_LIMIT;
         loop {
             self.check_alive()?;
-            let answer = get(self.address(), "/readyz", Duration::from_millis(500)).await;
+            let probed = self.launch.health.as_deref().unwrap_or(&self.launch.address);
+            let answer = get(probed, "/readyz", Duration::from_millis(500)).await;
             if matches!(answer, Ok((200, _))) {
                 return Ok(());
             }

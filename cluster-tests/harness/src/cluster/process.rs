@@ -23,6 +23,33 @@ pub(crate) fn peak_memory_bytes(process: u32) -> Result<u64> {
     Ok(field(process, "status", "VmHWM:")? * 1024)
 }
 
+/// Returns the TCP ports on which a process listens.
+pub(crate) fn listening(process: u32) -> Result<Vec<u16>> {
+    let mut sockets = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{process}/fd"))? {
+        // It may be closed meanwhile.
+        if let Ok(link) = std::fs::read_link(entry?.path()) {
+            sockets.push(link.display().to_string());
+        }
+    }
+    let mut ports = Vec::new();
+    for table in ["net/tcp", "net/tcp6"] {
+        for line in read(process, table)?.lines().skip(1) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let (Some(local), Some(&"0A"), Some(inode)) =
+                (words.get(1), words.get(3), words.get(9))
+            else {
+                continue;
+            };
+            let port = local.rsplit_once(':').map(|(_, port)| u16::from_str_radix(port, 16));
+            if sockets.contains(&format!("socket:[{inode}]")) {
+                ports.push(port.context("no port")??);
+            }
+        }
+    }
+    Ok(ports)
+}
+
 pub(crate) fn processor_time(process: u32) -> Result<Duration> {
     let text = read(process, "stat")?;
     // The name, in parentheses, may contain any character; the fields follow the last parenthesis.
@@ -75,6 +102,8 @@ mod tests {
         let me = std::process::id();
         assert!(peak_memory_bytes(me).unwrap() > 100_000);
         written_bytes(me).unwrap();
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(listening(me).unwrap().contains(&socket.local_addr().unwrap().port()));
         processor_time(me).unwrap();
         assert_eq!(tracer(me).unwrap(), Some(0));
         let mut ended = std::process::Command::new("true").spawn().unwrap();

@@ -81,7 +81,7 @@ pub(crate) async fn bad_messages(address: &str, prng: &mut Prng) -> Result<u64> 
     Ok(calls.join_all().await.len() as u64)
 }
 
-fn messages(prng: &mut Prng) -> Vec<Bytes> {
+pub(super) fn messages(prng: &mut Prng) -> Vec<Bytes> {
     let noise: Vec<u8> = (0..1 + prng.below(2_000)).map(|_| prng.draw() as u8).collect();
     // Field 2, length-delimited, with a length far beyond the end of the message.
     let claims = vec![0x12, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, 2, 3];
@@ -104,7 +104,11 @@ async fn call(channel: Channel, method: &'static str, message: Bytes) {
     let _ = tokio::time::timeout(LIMIT, answers(channel, method, message)).await;
 }
 
-async fn answers(channel: Channel, method: &'static str, message: Bytes) -> Result<(), Status> {
+pub(super) async fn answers(
+    channel: Channel,
+    method: &'static str,
+    message: Bytes,
+) -> Result<(), Status> {
     let mut client = Grpc::new(channel);
     client.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
     let path = PathAndQuery::from_static(method);

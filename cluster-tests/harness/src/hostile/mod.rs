@@ -3,3 +3,4 @@
 pub(crate) mod calls;
 pub(crate) mod memory;
 pub(crate) mod sockets;
+pub(crate) mod tls;

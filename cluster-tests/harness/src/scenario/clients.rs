@@ -1,4 +1,5 @@
 mod answers;
+mod tls;
 
 use super::three;
 use crate::args::{Setup, need};
@@ -14,7 +15,7 @@ const SPLITS: [&[u8]; 5] =
     [b"python/00030", b"python/00150", b"tikv-rust/00030", b"tikv-rust/00150", b"tikv-rust0"];
 
 /// Runs TiKV's own Rust and Python clients: every raw call they offer, on one region and across
-/// several. Then provokes what the users of TiKV's clients see of answers other than success.
+/// several. Then runs TiKV's clients over TLS, and provokes what their users see of answers other than success.
 pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     let rust = need(&setup.programs.tikv_rust, "--tikv-rust")?;
     let python = need(&setup.programs.python, "--python")?;
@@ -48,5 +49,6 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
     }
     report.record("runs", 12);
     drop(cluster);
+    tls::run(setup, report).await?;
     answers::run(setup, report).await
 }

@@ -78,7 +78,7 @@ fn peaks(cluster: &Cluster) -> Result<Vec<u64>> {
     cluster.nodes.iter().map(|node| process::peak_memory_bytes(node.process()?)).collect()
 }
 
-async fn honest(mut session: Session, stop: Arc<AtomicBool>, puts: Arc<AtomicU64>) {
+pub(super) async fn honest(mut session: Session, stop: Arc<AtomicBool>, puts: Arc<AtomicU64>) {
     while !stop.load(Ordering::Relaxed) {
         if session.put(b"honest", Bytes::from_static(b"value")).await.is_done() {
             puts.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@ mod failover;
 mod graceful_restart;
 mod history;
 mod hostile;
+mod hostile_tls;
 mod idle;
 pub(crate) mod kill;
 mod learner;
@@ -80,6 +81,7 @@ scenarios! {
     bytes_written "bytes-written" "bytes that each node writes per byte of payload"
     memory "memory" "requests and answers that need more memory than a node has for them; each is whole or refused"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
+    hostile_tls "hostile-tls" "attacks on a cluster with certificates: wrong ones, silent and giant handshakes, garbage within TLS; a client is served meanwhile"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer, and while all nodes restart on other ports"
     clients "clients" "TiKV's own clients: every raw call, and what their users see of other answers than success"
 }
@@ -94,5 +96,6 @@ fn three(setup: &Setup, settings: &[(&'static str, &str)]) -> Spec {
         settings: settings.iter().map(own).collect(),
         namespaces: false,
         stores: BTreeMap::new(),
+        certificates: None,
     }
 }

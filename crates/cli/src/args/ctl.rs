@@ -1,7 +1,7 @@
 //! Arguments of `stele ctl`.
 
 use super::node_address;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use stele_load::TlsFiles;
 
@@ -86,6 +86,24 @@ pub(crate) enum CtlCommand {
     },
     /// Continue regions of which the majority is lost permanently; without --yes it only shows how
     Recover(Recover),
+    /// Allow the node with this name in its certificate to join
+    Admit {
+        /// Name of the node
+        node: String,
+        /// Time in which it may join, such as 30m, 1h or 2d
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds,
+              conflicts_with = "store")]
+        valid: u64,
+        /// Bind this store, of which the directory moved for good, to the node instead
+        #[arg(long = "store-id", value_name = "STORE")]
+        store: Option<u64>,
+    },
+    /// Print a token by which nodes with certificates join; it is not shown again
+    JoinToken {
+        /// Time in which they may join, such as 30m, 1h or 2d
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = seconds)]
+        valid: u64,
+    },
     /// Keep one of two runs of a store that stopped beside each other, for good
     KeepRun {
         /// Store ID
@@ -93,6 +111,11 @@ pub(crate) enum CtlCommand {
         /// Address of the node with the directory that goes on; not with --store, which names the directory
         #[arg(value_parser = node_address)]
         address: Option<String>,
+    },
+    /// Show or change what the clients of the cluster may do
+    Access {
+        #[command(subcommand)]
+        command: AccessCommand,
     },
     /// Compare the checksums of a region's replicas
     Checksum {
@@ -106,6 +129,79 @@ pub(crate) enum CtlCommand {
         /// New value; without it, the setting is shown
         value: Option<String>,
     },
+}
+
+/// Commands of `stele ctl access`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AccessCommand {
+    /// List the grants; without any, each client may read and write every key
+    List,
+    /// Give a client its rights, or replace them; the first grant takes all other clients' rights away
+    Grant(GrantArgs),
+    /// Create a token for clients without a certificate, and show it this once
+    Token(GrantArgs),
+    /// End the rights of a client or a token
+    Revoke {
+        /// Name in the client's certificate, or token:NAME
+        name: String,
+        /// Also end the last grant, after which each client may read and write every key
+        #[arg(long)]
+        turn_off: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct GrantArgs {
+    /// Name in the client's certificate, or of the token
+    pub name: String,
+    /// Rights: read, write or both, or admin for everything
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub role: Vec<Role>,
+    /// Beginning of the keys that the rights hold for; without any, all keys
+    #[arg(long)]
+    pub prefix: Vec<String>,
+    /// Read prefixes as hexadecimal
+    #[arg(long, requires = "prefix")]
+    pub hex: bool,
+    /// Commands a second on each node; 0 sets no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub operations_per_second: u64,
+    /// Bytes of requests and answers a second on each node; 0 sets no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub bytes_per_second: u64,
+    /// Connections to each node at the same time; 0 sets no limit
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub connections: u64,
+}
+
+/// Role of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Gets, scans and checksums
+    Read,
+    /// Puts and deletes; a compare-and-swap needs read too
+    Write,
+    /// Everything, and `stele ctl`
+    Admin,
+}
+
+impl Role {
+    /// Returns the bit of the role in a grant.
+    pub(crate) fn bits(self) -> u32 {
+        match self {
+            Self::Read => 1,
+            Self::Write => 2,
+            Self::Admin => 4,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
 }
 
 #[derive(Args, Debug)]
@@ -190,4 +286,13 @@ pub(crate) struct Remove {
     /// Remove the store without a question; required without a terminal
     #[arg(long)]
     pub yes: bool,
+}
+
+/// Reads a time with its unit, as seconds.
+fn seconds(text: &str) -> Result<u64, String> {
+    let units = [('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400)];
+    let found = units.iter().find_map(|(unit, seconds)| {
+        text.strip_suffix(*unit)?.parse::<u64>().ok()?.checked_mul(*seconds)
+    });
+    found.ok_or_else(|| "give a number with a unit: s, m, h or d".to_owned())
 }

@@ -5,7 +5,9 @@ mod ctl;
 mod server;
 
 pub(crate) use cert::{Cert, CertCommand};
-pub(crate) use ctl::{AddStore, Ctl, CtlCommand, Explain, Recover, Regions, Remove};
+pub(crate) use ctl::{
+    AccessCommand, AddStore, Ctl, CtlCommand, Explain, GrantArgs, Recover, Regions, Remove, Role,
+};
 pub(crate) use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};

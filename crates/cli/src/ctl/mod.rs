@@ -1,5 +1,7 @@
 //! `stele ctl`: administration of a cluster.
 
+mod access;
+mod admit;
 mod checksum;
 mod config;
 mod join;
@@ -56,17 +58,7 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
     };
     let (region, store) = (RegionId, StoreId);
     match &args.command {
-        CtlCommand::Stores => {
-            let known = control.stores_or_known(LEADER_WITHIN).await?;
-            let Some((node, reason)) = known.by else {
-                return show(stores(&known.stores), "no stores");
-            };
-            let reason = if reason.is_empty() { "no leader answers".to_owned() } else { reason };
-            eprintln!(
-                "stele: the placement group does not answer ({reason}); this is what {node} knows"
-            );
-            show(known_stores(&known.stores), "no stores")
-        }
+        CtlCommand::Stores => show(listed_stores(control).await?, "no stores"),
         CtlCommand::Regions(wanted) => show(wanted_regions(control, wanted).await?, "no regions"),
         CtlCommand::Members => show(members(&control.members().await?), "no members"),
         CtlCommand::Operators(wanted) => {
@@ -100,6 +92,11 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::KeepRun { store: id, address } => {
             keep_run::online(control, store(*id), address.as_deref()).await
         }
+        CtlCommand::Admit { node, store: Some(id), .. } => {
+            admit::store(control, node, store(*id)).await
+        }
+        CtlCommand::Admit { node, valid, .. } => admit::node(control, node, *valid).await,
+        CtlCommand::JoinToken { valid } => admit::token(control, *valid).await,
         CtlCommand::AddStore(wanted) => join::run(control, &args.cluster, wanted, json).await,
         CtlCommand::RemoveStore(wanted) => leave::remove(control, wanted, json).await,
         CtlCommand::Drain(leave) => {
@@ -107,15 +104,23 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
             leave::follow(control, begun, leave.wait, json).await
         }
         CtlCommand::Cancel { store: id } => {
-            let progress = control.cancel(store(*id)).await?;
-            leave::follow(control, progress, false, json).await
+            leave::follow(control, control.cancel(store(*id)).await?, false, json).await
         }
         CtlCommand::Recover(wanted) => recover::online(control, wanted, json).await,
+        CtlCommand::Access { command } => access::run(control, command, json).await,
         CtlCommand::Checksum { region: id } => checksum::run(control, region(*id), json).await,
         CtlCommand::Config { key, value } => {
             config::run(control, &args.cluster, key.as_deref(), value.as_deref(), json).await
         }
     }
+}
+
+async fn listed_stores(control: &Control) -> Result<Vec<Vec<Cell>>> {
+    let known = control.stores_or_known(LEADER_WITHIN).await?;
+    let Some((node, reason)) = known.by else { return Ok(stores(&known.stores)) };
+    let reason = if reason.is_empty() { "no leader answers".to_owned() } else { reason };
+    eprintln!("stele: the placement group does not answer ({reason}); this is what {node} knows");
+    Ok(known_stores(&known.stores))
 }
 
 async fn wanted_regions(control: &Control, wanted: &Regions) -> Result<Vec<Vec<Cell>>> {

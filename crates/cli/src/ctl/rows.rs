@@ -111,6 +111,8 @@ pub(crate) fn state_name(state: i32) -> &'static str {
 }
 
 pub(crate) fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
+    let mut all = response.members.iter().flat_map(|member| &member.stores);
+    let has_names = all.any(|store| !store.node.is_empty());
     let row = |member: &stele_client::messages::Member| {
         let ids: Vec<u64> = member.stores.iter().map(|store| store.id).collect();
         let states: Vec<String> = member
@@ -122,13 +124,19 @@ pub(crate) fn members(response: &MembersResponse) -> Vec<Vec<Cell>> {
                 _ => format!("{} {}", store.id, state_name(store.state)),
             })
             .collect();
+        // Names in certificates; a moved store may be bound to another node for a moment.
+        let mut names: Vec<&str> = member.stores.iter().map(|store| &store.node[..]).collect();
+        names.retain(|name| !name.is_empty());
+        names.dedup();
         let leads = if member.leads_placement { "leader" } else { "" };
-        vec![
+        let mut cells = vec![
             words("address", member.address.as_str()),
             words_as("stores", states.join(", "), json!(ids)),
             words_as("placement", leads, member.leads_placement),
             formatted("cluster", response.cluster_id.to_string(), response.cluster_id),
-        ]
+        ];
+        cells.extend(has_names.then(|| words("node", names.join(", "))));
+        cells
     };
     response.members.iter().map(row).collect()
 }

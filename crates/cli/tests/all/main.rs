@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod access;
 mod bench;
 mod cert;
 mod cluster;
@@ -15,4 +16,5 @@ mod node_process;
 mod playground;
 mod processes;
 mod recover;
+mod secrets;
 mod tls;

@@ -40,6 +40,10 @@ impl Node {
         line.unwrap().trim()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let id = self.process.id().to_string();
         assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());

@@ -11,11 +11,11 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Certificates of a cluster in a directory of their own.
-struct Certificates(tempfile::TempDir);
+pub(crate) struct Certificates(tempfile::TempDir);
 
 impl Certificates {
     /// Creates an authority, a certificate of each node, and those of an administrator and an application.
-    fn new(nodes: &[&str]) -> Self {
+    pub(crate) fn new(nodes: &[&str]) -> Self {
         let certificates = Self(tempfile::tempdir().unwrap());
         certificates.create("ca");
         for node in nodes {
@@ -26,7 +26,7 @@ impl Certificates {
         certificates
     }
 
-    fn create(&self, line: &str) {
+    pub(crate) fn create(&self, line: &str) {
         run(self.0.path(), &format!("cert {line} --dir $")).ok();
     }
 
@@ -34,7 +34,7 @@ impl Certificates {
         self.create(&format!("node {name} --cluster-name prod --host localhost,127.0.0.1"));
     }
 
-    fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 
@@ -48,7 +48,7 @@ impl Certificates {
             .collect()
     }
 
-    fn start(&self, dir: &Path, name: &str, more: &[&str]) -> Node {
+    pub(crate) fn start(&self, dir: &Path, name: &str, more: &[&str]) -> Node {
         let mut flags = self.of_node(name);
         flags.extend(more.iter().map(|word| (*word).to_owned()));
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -56,7 +56,7 @@ impl Certificates {
     }
 
     /// Returns the flags of a client.
-    fn of_client(&self, name: &str) -> String {
+    pub(crate) fn of_client(&self, name: &str) -> String {
         let file = |suffix: &str| self.file(&format!("{name}.{suffix}"));
         format!("--ca {} --cert {} --key {}", self.file("ca.pem"), file("pem"), file("key"))
     }
@@ -72,8 +72,10 @@ fn nodes_and_clients_with_certificates_form_a_cluster_and_others_get_nothing() {
     let root = tempfile::tempdir().unwrap();
     let dirs = ["a", "b"].map(|name| root.path().join(name));
     let first = certificates.start(&dirs[0], "n1", &[]);
-    let second = certificates.start(&dirs[1], "n2", &["--join", &first.address.clone()]);
     let (app, admin) = (certificates.of_client("app"), certificates.of_client("root"));
+    ran(&format!("ctl --cluster {} {app} admit n2", first.address)).fails(1, "may not call");
+    ran(&format!("ctl --cluster {} {admin} admit n2", first.address)).ok();
+    let second = certificates.start(&dirs[1], "n2", &["--join", &first.address.clone()]);
     let regions = format!("ctl --cluster {} {admin} --json regions", first.address);
     until(&dirs[0], &regions, |row| row.contains("\"stores\":[1,2]"));
     let at = |address: &str, command: &str| format!("{command} --cluster {address}");
@@ -104,6 +106,52 @@ fn nodes_and_clients_with_certificates_form_a_cluster_and_others_get_nothing() {
     for cause in ["no_certificate", "unknown_issuer", "plaintext"] {
         assert!(log.contains(&format!("failed ({cause})")), "{cause}: {log}");
     }
+}
+
+#[test]
+fn a_node_waits_for_a_permission_to_join_and_a_token_is_one() {
+    let certificates = Certificates::new(&["n1", "n2", "n3"]);
+    let root = tempfile::tempdir().unwrap();
+    let dirs = ["a", "b", "c"].map(|name| root.path().join(name));
+    let first = certificates.start(&dirs[0], "n1", &[]);
+    let ctl = format!("ctl --cluster {} {}", first.address, certificates.of_client("root"));
+    let join = ["--join", &first.address.clone()];
+    let waiting = std::thread::scope(|scope| {
+        let second = scope.spawn(|| certificates.start(&dirs[1], "n2", &join));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!second.is_finished(), "it has no permission");
+        ran(&format!("{ctl} admit n2 --valid 5m")).ok();
+        second.join().unwrap()
+    });
+    let token = ran(&format!("{ctl} join-token --valid 1h")).ok().text().trim().to_owned();
+    assert!(token.starts_with("stele_") && token.len() == 70, "{token}");
+    let file = root.path().join("token");
+    std::fs::write(&file, token + "\n").unwrap();
+    let with_token = [&join[..], &["--join-token-file", file.to_str().unwrap()]].concat();
+    let third = certificates.start(&dirs[2], "n3", &with_token);
+    let members = format!("{ctl} --json members");
+    let is_bound = |rows: &str| {
+        ["n1", "n2", "n3"].iter().all(|it| rows.contains(&format!("\"node\":\"{it}\"")))
+    };
+    until(&dirs[0], &members, is_bound);
+    // A node administers nothing by its own certificate, also through another one.
+    let as_node = format!("ctl --cluster {} {}", waiting.address, certificates.of_client("n2"));
+    for change in ["drain 1", "config replicas 5", "admit n4"] {
+        let refused = ran(&format!("{as_node} {change}"));
+        assert!(
+            refused.code != 0 && refused.err.contains("changes nothing by itself"),
+            "{refused:?}"
+        );
+    }
+    ran(&format!("{as_node} stores")).ok();
+    // An administrator does, through any node.
+    let through = format!("ctl --cluster {} {}", third.address, certificates.of_client("root"));
+    ran(&format!("{through} config replicas 5")).ok();
+    let log = first.stop();
+    assert!(
+        log.contains("node n2 is refused (join)") && log.contains("stele ctl admit n2"),
+        "{log}"
+    );
 }
 
 #[test]

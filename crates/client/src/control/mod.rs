@@ -170,6 +170,25 @@ impl Control {
         self.call_leader(request).await
     }
 
+    /// Returns the grants, and the nodes on which they are not in force.
+    pub async fn access(&self) -> Result<messages::AccessListResponse> {
+        self.call_leader(messages::AccessListRequest::default()).await
+    }
+
+    /// Adds or replaces a grant. Returns the version with the change, which nodes confirm later. Fails with
+    /// `Refused` while a node of the cluster does not enforce grants.
+    pub async fn grant_access(&self, grant: messages::AccessGrant) -> Result<u64> {
+        let request = messages::AccessGrantRequest { grant: Some(grant), header: None };
+        Ok(self.call_leader(request).await?.version)
+    }
+
+    /// Ends a grant; the last one only with `turn_off`. Returns the version with the change.
+    pub async fn revoke_access(&self, name: &str, turn_off: bool) -> Result<u64> {
+        let name = name.to_owned();
+        let request = messages::AccessRevokeRequest { name, turn_off, header: None };
+        Ok(self.call_leader(request).await?.version)
+    }
+
     async fn set_state(
         &self,
         store: StoreId,
@@ -200,6 +219,27 @@ impl Control {
         Ok(self.call_node(address, request).await?.run)
     }
 
+    /// Allows the node with this name in its certificate to join, for `valid_s` seconds.
+    pub async fn admit_node(&self, node: &str, valid_s: u64) -> Result<()> {
+        let node = node.to_owned();
+        let request = messages::AdmitRequest { node, valid_s, ..Default::default() };
+        self.call_leader(request).await.map(|_| ())
+    }
+
+    /// Allows nodes to join that present the token with this SHA-256, for `valid_s` seconds.
+    pub async fn admit_token(&self, token_sha256: [u8; 32], valid_s: u64) -> Result<()> {
+        let token_sha256 = Bytes::copy_from_slice(&token_sha256);
+        let request = messages::AdmitRequest { token_sha256, valid_s, ..Default::default() };
+        self.call_leader(request).await.map(|_| ())
+    }
+
+    /// Binds a store, of which the directory moved, to the node with this name in its certificate.
+    pub async fn move_store(&self, store: StoreId, node: &str) -> Result<()> {
+        let (node, store_id) = (node.to_owned(), store.0);
+        let request = messages::AdmitRequest { node, store_id, ..Default::default() };
+        self.call_leader(request).await.map(|_| ())
+    }
+
     /// Changes a setting of the node at `address`.
     pub async fn set_config(
         &self,
@@ -212,13 +252,13 @@ impl Control {
         Ok(self.call_node(address, request).await?.item)
     }
 
-    /// Returns `host:port` of a store's node.
+    /// Returns `host:port` of a store's node for administrators.
     pub async fn store_address(&self, store: StoreId) -> Result<String> {
-        match self.router.pd_client.store(store).await {
-            Ok(Some(address)) => Ok(address),
-            Ok(None) => Err(Error::Refused(format!("there is no store {store}"))),
-            Err(reason) => Err(Error::Unavailable(reason)),
-        }
+        let removed = messages::StoreState::Removed as i32;
+        let found = self.stores(&[store]).await?.into_iter().find(|info| info.state != removed);
+        let info = found.ok_or_else(|| Error::Refused(format!("there is no store {store}")))?;
+        let addresses = [info.admin_address, info.client_address, info.address];
+        Ok(addresses.into_iter().find(|it| !it.is_empty()).unwrap_or_default())
     }
 
     async fn call_leader<C: ControlCall>(&self, mut call: C) -> Result<C::Response> {

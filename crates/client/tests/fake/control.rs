@@ -131,6 +131,7 @@ impl Control for Service {
             address: node.address.clone(),
             stores: node.stores.iter().map(store).collect(),
             leads_placement: at == state.placement,
+            client_address: String::new(),
         };
         let members = state.nodes.iter().enumerate().map(member).collect();
         let (cluster_id, members_version) = (CLUSTER, 4);
@@ -378,6 +379,10 @@ impl Control for Service {
         Ok(Response::new(GetConfigResponse { items }))
     }
 
+    async fn admit(&self, _: Request<AdmitRequest>) -> RpcResult<AdmitResponse> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn keep_run(&self, request: Request<KeepRunRequest>) -> RpcResult<KeepRunResponse> {
         let store = request.into_inner().store_id;
         match self.state().stores.contains_key(&store) {
@@ -427,6 +432,24 @@ impl Control for Service {
             true => Ok(Response::new(CancelOperatorResponse { operator: None })),
             false => Err(Status::not_found("the region has no operator")),
         }
+    }
+
+    async fn access_list(&self, _: Request<AccessListRequest>) -> RpcResult<AccessListResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn access_grant(
+        &self,
+        _: Request<AccessGrantRequest>,
+    ) -> RpcResult<AccessChangeResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn access_revoke(
+        &self,
+        _: Request<AccessRevokeRequest>,
+    ) -> RpcResult<AccessChangeResponse> {
+        Err(Status::unimplemented(""))
     }
 
     async fn join(&self, _: Request<JoinRequest>) -> RpcResult<JoinResponse> {

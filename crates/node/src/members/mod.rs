@@ -3,11 +3,12 @@
 //!
 //! Addresses come from the placement group, and from the nodes themselves: by what they state with
 //! their messages, and by the lists that they exchange. So nodes that all have other addresses since
-//! their restart find each other as long as each knows one node that runs.
+//! their restart find each other as long as each knows one node that runs. A store that is bound to the
+//! name of a node takes an address from that node or from the placement group alone.
 
 mod runs;
 
-pub use runs::RunStanding;
+pub use runs::{NotOwner, RunStanding};
 
 use crate::succession::KnownRun;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,22 @@ pub struct Member {
     pub is_removed: bool,
     /// Last reported state: its number on the wire.
     pub state: i32,
+    /// `host:port` of its node for clients; empty: that of `known`.
+    pub client_address: String,
+    /// Name of its node, by its certificate; `None` before the placement group has bound it.
+    pub owner: Option<String>,
+    /// Known from what nodes state alone: no list of the placement group has named it.
+    pub is_stated: bool,
+}
+
+impl Member {
+    /// Returns `host:port` of its node for clients.
+    pub fn for_clients(&self) -> &str {
+        match self.client_address.is_empty() {
+            true => &self.known.address,
+            false => &self.client_address,
+        }
+    }
 }
 
 /// Store as a list of members names it.
@@ -37,10 +54,14 @@ pub struct Listed {
     pub run: StoreRun,
     /// `host:port` of its node.
     pub address: String,
+    /// The same for clients; empty: `address`.
+    pub client_address: String,
     /// Removed permanently.
     pub is_removed: bool,
     /// Its state: its number on the wire.
     pub state: i32,
+    /// Name of its node, by its certificate; `None` before it is bound to one.
+    pub owner: Option<String>,
 }
 
 /// Run that one node states for another. It is used when the known run's address has been asked.
@@ -117,12 +138,20 @@ pub struct Table {
     /// Runs that other nodes state for third ones, and that are to be verified.
     hearsay: Vec<Hearsay>,
     has_news: bool,
+    /// `host:port` of this node for clients; empty: that for nodes.
+    client_address: String,
 }
 
 impl Table {
     /// Starts with what a copy of the file held.
     pub fn new(known: Known) -> Self {
         Self { known, ..Self::default() }
+    }
+
+    /// Sets `host:port` of this node for clients; empty: that for nodes. Call it before the stores of the
+    /// node are added.
+    pub fn set_client_address(&mut self, address: &str) {
+        self.client_address = address.to_owned();
     }
 
     /// Returns what is to be kept in files.
@@ -164,11 +193,26 @@ impl Table {
 
     /// Returns the addresses of all nodes, each once.
     pub fn addresses(&self) -> Vec<String> {
-        let live = self.live().map(|(_, member)| member.known.address.clone());
-        let mut addresses: Vec<String> = live.collect();
+        self.each_once(|member| &member.known.address)
+    }
+
+    /// Returns the addresses of all nodes for clients, each once.
+    pub fn client_addresses(&self) -> Vec<String> {
+        self.each_once(Member::for_clients)
+    }
+
+    fn each_once(&self, of: impl Fn(&Member) -> &str) -> Vec<String> {
+        let mut addresses: Vec<String> =
+            self.live().map(|(_, member)| of(member).to_owned()).collect();
         addresses.sort_unstable();
         addresses.dedup();
         addresses
+    }
+
+    /// Returns the address for clients of the node at `address`.
+    pub fn client_address_of<'a>(&'a self, address: &'a str) -> &'a str {
+        let found = self.live().find(|(_, member)| member.known.address == address);
+        found.map_or(address, |(_, member)| member.for_clients())
     }
 
     /// Returns the stores that are not removed, as a list for other nodes names them.
@@ -177,8 +221,10 @@ impl Table {
             store,
             run: member.known.run.clone(),
             address: member.known.address.clone(),
+            client_address: member.client_address.clone(),
             is_removed: false,
             state: member.state,
+            owner: member.owner.clone(),
         };
         self.live().map(listed).collect()
     }
@@ -197,13 +243,12 @@ impl Table {
     /// Adds a store of this node in this absolute directory, also before the placement group has listed
     /// it.
     pub fn add_own(&mut self, store: StoreId, address: &str, dir: PathBuf, run: StoreRun) {
-        let before = self.get(store);
-        let (state, is_removed) =
-            before.map_or((0, false), |member| (member.state, member.is_removed));
         let own = KnownRun { run, address: address.to_owned(), ..KnownRun::default() };
-        let member = Member { known: own, is_removed, state };
-        self.known.stores.insert(store, member);
-        if !is_removed {
+        let client_address = self.client_address.clone();
+        let member = self.known.stores.entry(store).or_default();
+        (member.known, member.is_stated) = (own, false);
+        member.client_address = client_address;
+        if !member.is_removed {
             self.known.own.insert(store, Some(dir));
         }
         self.known.write += 1;
@@ -226,8 +271,10 @@ pub fn list_of(cluster: &Cluster, number_of: impl Fn(StoreState) -> i32) -> Vec<
         store: store.id,
         run: cluster.run_of(store.id),
         address: store.address.clone(),
+        client_address: cluster.client_address(store.id).to_owned(),
         is_removed: store.state == StoreState::Tombstone,
         state: number_of(store.state),
+        owner: cluster.owner(store.id).map(str::to_owned),
     };
     cluster.stores().map(listed).collect()
 }

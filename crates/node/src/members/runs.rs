@@ -19,7 +19,34 @@ pub enum RunStanding {
     Displaced,
 }
 
+/// Reason not to hear a node for a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotOwner {
+    /// The store is bound to the node with this name.
+    Other(String),
+    /// No list of the placement group has named the store yet, as it joined a moment ago.
+    NotListed,
+}
+
 impl Table {
+    /// Fails unless the node with this name in its certificate may act for a store.
+    ///
+    /// Invariant: a store that is bound to a node is heard from that node alone, and one that no list has
+    /// named from none. Before its first list, a node hears all of its cluster: without them it would
+    /// get none.
+    /// Tests: `a_bound_store_is_heard_from_its_node_alone`, `a_node_speaks_for_its_own_stores_alone`.
+    pub fn check_owner(&self, store: StoreId, node: &str) -> Result<(), NotOwner> {
+        let member = self.get(store);
+        match member.and_then(|member| member.owner.as_deref()) {
+            // bug node.any_node_speaks: `owner == node` is `true`
+            Some(owner) if owner == node => Ok(()),
+            Some(owner) => Err(NotOwner::Other(owner.to_owned())),
+            // bug node.unlisted_store_heard: `self.known.version == 0` is `true`
+            None if self.known.version == 0 || member.is_some_and(|it| !it.is_stated) => Ok(()),
+            None => Err(NotOwner::NotListed),
+        }
+    }
+
     /// Returns the last accepted run of a store; `None` if it is not known.
     pub fn known_run(&self, store: StoreId) -> Option<&KnownRun> {
         self.get(store).map(|member| &member.known)
@@ -58,7 +85,9 @@ impl Table {
                     address: address.to_owned(),
                     ..KnownRun::default()
                 };
-                self.known.stores.insert(store, Member { known: of_it, ..Member::default() });
+                self.known
+                    .stores
+                    .insert(store, Member { known: of_it, is_stated: true, ..Member::default() });
                 self.note_change();
             }
             return Verdict::Successor;
@@ -94,6 +123,19 @@ impl Table {
         if self.known.own.contains_key(store) || !run.is_known() {
             return;
         }
+        let known = self.get(*store).filter(|member| member.owner.is_some());
+        // bug node.listed_address_of_bound_store: let known = None;
+        if let Some(KnownRun { run: before, address: at, .. }) = known.map(|it| &it.known) {
+            // Invariant: another node replaces nothing of a bound store. Its own is asked at that address.
+            // Test: `a_list_of_another_node_changes_no_bound_store_and_has_its_own_node_asked`.
+            let is_known = (run == before && address == at)
+                || before.lineage.holds(run.lineage.id())
+                || self.is_removed(*store);
+            if !is_known {
+                self.verify(hearsay);
+            }
+            return;
+        }
         let evidence = Evidence { is_hearsay: true, ..Evidence::default() };
         if self.admit(*store, run, address, &evidence) == Verdict::Undecided {
             self.verify(hearsay);
@@ -124,9 +166,18 @@ impl Table {
     pub fn update(&mut self, version: u64, listed: &[Listed], own: &str) -> bool {
         let mut stores: BTreeMap<StoreId, Member> = listed.iter().map(member_of).collect();
         keep_removed(&mut stores, &self.known);
+        for (_, member) in stores.iter_mut().filter(|(id, _)| self.known.own.contains_key(id)) {
+            member.client_address.clone_from(&self.client_address);
+        }
         let mut is_verified = true;
         for (id, new) in &mut stores {
             let Some(before) = self.known.stores.get(id).cloned() else { continue };
+            // A binding stays, also when an earlier version leads that lists none.
+            new.owner = new.owner.take().or(before.owner);
+            // What a node stated before the first list says nothing against it.
+            if before.is_stated && new.owner.is_some() {
+                continue;
+            }
             // bug node.listed_address_wins: continue;
             let is_own = self.known.own.contains_key(id);
             match replaces(&new.known, &before.known, is_own) {
@@ -204,7 +255,7 @@ fn keep_removed(stores: &mut BTreeMap<StoreId, Member>, known: &Known) {
 }
 
 fn member_of(listed: &Listed) -> (StoreId, Member) {
-    let Listed { store, run, address, is_removed, state } = listed.clone();
+    let Listed { store, run, address, client_address, is_removed, state, owner } = listed.clone();
     let known = KnownRun { run, address, ..KnownRun::default() };
-    (store, Member { known, is_removed, state })
+    (store, Member { known, is_removed, state, client_address, owner, is_stated: false })
 }

@@ -3,7 +3,8 @@
 use super::{NotDecided, PlacementLeader};
 use crate::report::{Report, ReportAnswer, StalePeer};
 use stele_placement::{
-    Cluster, LeaderState, Liveness, Millis, NewStore, Report as LeaderReport, StaleReport, Store,
+    Cluster, JoinRefusal, JoiningNode, LeaderState, Liveness, Millis, NewStore,
+    Report as LeaderReport, StaleReport, Store,
 };
 use stele_replica::Slowdowns;
 use stele_types::{Error, StoreId};
@@ -55,19 +56,22 @@ impl<T: 'static> PlacementLeader<T> {
         );
     }
 
-    /// Adds stores of a node to the cluster. The same tokens always get the same ids.
+    /// Adds stores of a node to the cluster. The same tokens always get the same ids. `node` is set over
+    /// TLS: then the node must be allowed to join.
     pub fn join(
         &mut self,
-        address: String,
+        (address, node): (String, Option<JoiningNode>),
         stores: Vec<NewStore>,
         now: Millis,
-        answer: impl FnOnce(Result<(Vec<StoreId>, &mut LeaderState), NotDecided<Error>>) -> T
+        answer: impl FnOnce(Result<(Vec<StoreId>, &mut LeaderState), NotDecided<JoinRefusal>>) -> T
         + Send
         + Sync
         + 'static,
     ) {
-        let plan =
-            move |cluster: &stele_placement::Cluster, _| cluster.plan_join(&address, &stores);
+        let plan = move |cluster: &Cluster, _| match &node {
+            Some(node) => cluster.plan_join_of(&address, &stores, node),
+            None => cluster.plan_join(&address, &stores).map_err(JoinRefusal::from),
+        };
         self.decide(plan, move |decided: Result<(Vec<StoreId>, &mut LeaderState), _>| {
             answer(decided.map(|(ids, state)| {
                 state.cluster.record_join(&ids, now);
@@ -78,7 +82,14 @@ impl<T: 'static> PlacementLeader<T> {
 }
 
 fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> {
-    let Report { node, sequence, stores, regions, is_full, refusals, stale_peers } = report;
+    let Report { node, sequence, mut stores, mut regions, is_full, refusals, mut stale_peers } =
+        report;
+    // Invariant: a report changes nothing of the stores of another node.
+    let is_own = |id: StoreId| !state.cluster.is_foreign(id, node.name.as_deref());
+    stores.retain(|store| is_own(store.id));
+    // bug node.foreign_regions_reported: skip
+    regions.retain(|region| is_own(region.leader.store));
+    stale_peers.retain(|peer| is_own(peer.store));
     let (node, stores) = (&node, &stores[..]);
     let rejected = state
         .accept_report(LeaderReport { node, sequence, stores, regions, is_full, refusals }, now);

@@ -313,7 +313,7 @@ fn stores_that_join_get_the_same_ids_for_the_same_tokens() {
             capacity_bytes: 1,
             ..Default::default()
         };
-        leader.join("b:1".into(), vec![store], NOW, move |joined| {
+        leader.join(("b:1".into(), None), vec![store], NOW, move |joined| {
             let id = joined.map(|(ids, _)| ids[0].0);
             (name, id.map_err(|_| NotDecided::NotLeader))
         });
@@ -329,4 +329,39 @@ fn a_decision_has_no_deadline_after_which_its_fate_would_be_unknown_in_the_same_
     let changes = [stele_placement::pairs::setting("replicas", 5)];
     let write = super::proposal(Term(7), &changes).unwrap();
     assert_eq!((write.header.term, write.header.deadline_nanos), (7, 0));
+}
+
+#[test]
+fn a_node_changes_nothing_of_the_stores_of_another_one() {
+    let mut leader = leading();
+    let named = |name: &str, store: u64| {
+        let name = Some(name.to_owned());
+        let node = NodeReport { name, address: "a:1".into(), ..NodeReport::default() };
+        let stores = vec![StoreReport { id: StoreId(store), ..StoreReport::default() }];
+        Report { node, stores, sequence: 1, ..Report::default() }
+    };
+    let second = stele_placement::Store { id: StoreId(2), ..Default::default() };
+    let owners = [pairs::owner(StoreId(1), "n1"), pairs::store(&second)];
+    leader.state_mut(Term(5)).unwrap().apply(&owners).unwrap();
+    let led = leader.state(Term(5)).unwrap().cluster.regions().iter().next().unwrap().clone();
+    let region = RegionReport {
+        region: led.region.clone(),
+        leader: led.region.peers[0],
+        term: Term(900),
+        ..RegionReport::default()
+    };
+    for (name, is_taken) in [("n2", false), ("n1", true)] {
+        let store = if is_taken { 1 } else { 2 };
+        let report = Report { regions: vec![region.clone()], ..named(name, store) };
+        leader.report(report, NOW, |answer| {
+            ("reported", answer.map(|_| 0).map_err(|_| NotDecided::NotLeader))
+        });
+        while let Some(work) = leader.poll(NOW) {
+            let Work::Propose(term, _) = work else { panic!("{work:?}") };
+            leader.proposed(term, Ok(()), NOW);
+        }
+        let state = leader.state(Term(5)).unwrap();
+        let found = state.cluster.regions().get(region.region.id).unwrap();
+        assert_eq!(found.term == Term(900), is_taken, "{name}");
+    }
 }

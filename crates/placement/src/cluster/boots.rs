@@ -31,6 +31,8 @@ enum Reported {
     Earlier,
     /// It is a run of another directory of the store.
     Copy,
+    /// The store is bound to another node.
+    Foreign,
 }
 
 impl Cluster {
@@ -52,7 +54,7 @@ impl Cluster {
             Reported::Later => run.is_known(),
             // The record was written by a node of an earlier version.
             Reported::Same => is_first,
-            Reported::Earlier | Reported::Copy => false,
+            Reported::Earlier | Reported::Copy | Reported::Foreign => false,
         };
         let boot = (is_new && run.boot.is_known()).then(|| pairs::boot(store, run.boot));
         let starts = is_new && run.lineage.is_known();
@@ -60,6 +62,9 @@ impl Cluster {
     }
 
     fn reported(&self, node: &NodeReport, report: &StoreReport) -> Reported {
+        if self.is_foreign(report.id, node.name.as_deref()) {
+            return Reported::Foreign;
+        }
         let unknown = StoreRun::default();
         let known = self.runs.get(&report.id).unwrap_or(&unknown);
         let run = node.run_of(report);
@@ -81,7 +86,8 @@ impl Cluster {
     /// Invariant: of two runs of one store only one is heard.
     /// Test: `a_store_that_runs_from_two_copies_of_its_directory_reports_from_one_node_only`.
     pub(super) fn is_unheard(&self, node: &NodeReport, report: &StoreReport) -> bool {
-        matches!(self.reported(node, report), Reported::Earlier | Reported::Copy)
+        let reported = self.reported(node, report);
+        matches!(reported, Reported::Earlier | Reported::Copy | Reported::Foreign)
     }
 
     /// Fails if all stores that a node reports run elsewhere, from other directories of theirs. Some of

@@ -6,12 +6,14 @@ pub mod domains;
 pub mod drain;
 pub mod fill;
 pub mod ids;
+pub mod owners;
 pub mod regions;
 pub mod speeds;
 pub mod stores;
 #[cfg(test)]
 mod tests;
 
+use crate::access::Grants;
 use crate::config::Config;
 use crate::pairs::{self, PairChange, PlacementRecord};
 use crate::region_info::{RegionInfo, RegionReport};
@@ -21,6 +23,7 @@ use bytes::Bytes;
 use domains::Domains;
 use drain::DrainStart;
 use ids::Ids;
+use owners::JoinPermit;
 use regions::{Regions, StaleReport};
 use speeds::Speeds;
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,6 +50,12 @@ pub struct Cluster {
     loaded_s: u64,
     /// Last run of each store that stated one; persisted.
     runs: BTreeMap<StoreId, StoreRun>,
+    /// Addresses for clients of the stores' nodes, where they differ from those for nodes; persisted.
+    client_addresses: BTreeMap<StoreId, String>,
+    /// Name of the node of each store that is bound to one; persisted.
+    owners: BTreeMap<StoreId, String>,
+    /// Unix seconds at which each permission to join ends; persisted.
+    permits: BTreeMap<JoinPermit, u64>,
     /// Persisted seconds without heartbeats of disconnected stores.
     disconnected_s: BTreeMap<StoreId, u64>,
     /// Stores of which an earlier version persisted the time of the last heartbeat.
@@ -59,6 +68,7 @@ pub struct Cluster {
     /// Regions of which a merge was cancelled; persisted. Since when they are not prepared to merge,
     /// as far as this leader knows.
     cancelled_merges: BTreeMap<RegionId, Option<Millis>>,
+    grants: Grants,
 }
 
 /// Time after a change of leaders in which some stores may not have reported yet.
@@ -85,12 +95,16 @@ impl Cluster {
             loaded: now,
             loaded_s: unix_seconds,
             runs: BTreeMap::new(),
+            client_addresses: BTreeMap::new(),
+            owners: BTreeMap::new(),
+            permits: BTreeMap::new(),
             disconnected_s: BTreeMap::new(),
             former_silences: BTreeSet::new(),
             speeds: Speeds::default(),
             domains: Domains::default(),
             nearly_full: BTreeSet::new(),
             cancelled_merges: BTreeMap::new(),
+            grants: Grants::default(),
         };
         let mut any = false;
         for (key, value) in pairs {
@@ -149,6 +163,12 @@ impl Cluster {
             PlacementRecord::Starts(id, lineage) => {
                 self.runs.entry(id).or_default().lineage = lineage;
             }
+            PlacementRecord::ClientAddress(id, Some(address)) => {
+                self.client_addresses.insert(id, address);
+            }
+            PlacementRecord::ClientAddress(id, None) => {
+                self.client_addresses.remove(&id);
+            }
             PlacementRecord::Disconnected(id, Some(seconds)) => {
                 self.disconnected_s.insert(id, seconds);
             }
@@ -161,7 +181,18 @@ impl Cluster {
             PlacementRecord::FormerSilence(id, false) => {
                 self.former_silences.remove(&id);
             }
+            PlacementRecord::Owner(id, name) => {
+                self.owners.insert(id, name);
+            }
+            PlacementRecord::Permit(permit, Some(until)) => {
+                self.permits.insert(permit, until);
+            }
+            PlacementRecord::Permit(permit, None) => {
+                self.permits.remove(&permit);
+            }
             PlacementRecord::Speed(id, record) => self.speeds.fold(id, record),
+            PlacementRecord::Access { version } => self.grants.version = version,
+            PlacementRecord::Grant(name, grant) => self.grants.fold(name, grant.map(|it| *it)),
         }
     }
 
@@ -193,6 +224,11 @@ impl Cluster {
     /// Returns a number that grows with every change of a store's record.
     pub fn members_version(&self) -> u64 {
         self.members_version
+    }
+
+    /// Returns the grants.
+    pub fn grants(&self) -> &Grants {
+        &self.grants
     }
 
     /// Returns the regions.

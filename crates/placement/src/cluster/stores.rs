@@ -13,6 +13,7 @@ use crate::region_info::RegionInfo;
 use crate::store::{self, Liveness, NodeReport, Store, StoreReport, StoreState};
 use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
+use stele_types::address::is_address;
 use stele_types::{Error, KeyRange, Peer, PeerRole, Result, StoreId};
 
 /// A store that asks to join.
@@ -66,6 +67,11 @@ impl Cluster {
     /// Returns the store with this number.
     pub fn store(&self, id: StoreId) -> Option<&Store> {
         self.stores.get(&id)
+    }
+
+    /// Returns `host:port` of a store's node for clients; empty if it is that for nodes.
+    pub fn client_address(&self, id: StoreId) -> &str {
+        self.client_addresses.get(&id).map_or("", String::as_str)
     }
 
     /// Returns the state of a store by its heartbeats; an unknown store is down.
@@ -183,26 +189,29 @@ impl Cluster {
     }
 
     /// Adds the record of the next members' version to changes of stores' records.
-    fn with_version(&self, mut changes: Vec<PairChange>) -> Vec<PairChange> {
+    pub(super) fn with_version(&self, mut changes: Vec<PairChange>) -> Vec<PairChange> {
         if !changes.is_empty() {
             changes.push(pairs::members(self.members_version + 1));
         }
         changes
     }
 
-    /// Plans the changes of a node's heartbeat that must be persisted: a changed address, capacity
+    /// Plans the changes of a node's heartbeat that must be persisted: changed addresses, capacity
     /// or label, or a new run of a store. Skips removed stores, because their node has others, and
-    /// earlier runs of stores. Fails with `Invalid` if one of the stores was never a member, if all
-    /// were removed, or if the labels are malformed.
+    /// earlier runs of stores, and stores of other nodes. Fails with `Invalid` if one of the stores was never
+    /// a member, if all were removed or are of other nodes, or if the labels are malformed.
     pub fn plan_heartbeat(
         &self,
         node: &NodeReport,
         reports: &[StoreReport],
     ) -> Result<Vec<PairChange>> {
         check_text("the address", &node.address)?;
+        check_address("the address for clients", &node.client_address)?;
+        check_address("the address for administrators", &node.admin_address)?;
         check_labels(node.labels.as_deref().unwrap_or_default())?;
         self.check_members(reports)?;
         self.check_copies(node, reports)?;
+        self.check_owners(node, reports)?;
         let (mut changes, mut runs) = (Vec::new(), Vec::new());
         for report in reports {
             let store = self.stores.get(&report.id);
@@ -211,6 +220,7 @@ impl Cluster {
             // A failed store shows no capacity, and may have moved to another node.
             let Some(store) = store.filter(|_| !report.has_failed) else { continue };
             runs.extend(self.plan_run(report.id, &node.run_of(report)));
+            changes.extend(self.plan_owner(report.id, node.name.as_deref()));
             // A store of which the device has not answered yet shows none either.
             let capacity_bytes = match report.capacity_bytes {
                 0 => store.capacity_bytes,
@@ -227,6 +237,13 @@ impl Cluster {
                 let (address, labels) = (node.address.clone(), labels.clone());
                 let new = Store { address, capacity_bytes, labels, ..store.clone() };
                 changes.push(pairs::store(&new));
+            }
+            // Invariant: clients find a store at the address that its node states for them, also after a
+            // change of the placement leader.
+            // Tests: `the_address_for_clients_outlasts_the_placement_leader_and_ends_with_the_setting`.
+            // bug placement.client_address_forgotten: never
+            if self.client_address(report.id) != node.client_address {
+                changes.push(pairs::client_address(report.id, &node.client_address));
             }
         }
         let mut changes = self.with_version(changes);
@@ -411,6 +428,13 @@ fn check_text(what: &str, text: &str) -> Result<()> {
             Err(Error::invalid(format!("{what} is longer than {} bytes", store::TEXT_BYTES_MAX)))
         }
         _ => Ok(()),
+    }
+}
+
+fn check_address(what: &str, text: &str) -> Result<()> {
+    match text.is_empty() || text.len() <= store::TEXT_BYTES_MAX && is_address(text) {
+        true => Ok(()),
+        false => Err(Error::invalid(format!("{what} is not host:port"))),
     }
 }
 

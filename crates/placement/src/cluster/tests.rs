@@ -224,6 +224,30 @@ fn unknown_and_removed_stores_are_turned_away_and_change_nothing() {
 }
 
 #[test]
+fn the_address_for_clients_outlasts_the_placement_leader_and_ends_with_the_setting() {
+    let (mut pairs, mut cluster) = founded();
+    let say = |id| StoreReport { id: StoreId(id), capacity_bytes: 1 << 30, ..Default::default() };
+    let of = |client_address: &str| NodeReport {
+        address: "n1:1".into(),
+        client_address: client_address.into(),
+        ..NodeReport::default()
+    };
+    let version = cluster.members_version();
+    let changes = cluster.plan_heartbeat(&of("c1:1"), &[say(1)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(cluster.members_version(), version + 1, "every node hears of it");
+    let next = load(&pairs);
+    assert_eq!((next.client_address(StoreId(1)), next.client_address(StoreId(2))), ("c1:1", ""));
+    assert_eq!(next.store(StoreId(1)).unwrap().address, "n1:1");
+    assert_eq!(next.plan_heartbeat(&of("c1:1"), &[say(1)]).unwrap(), []);
+    let refused = next.plan_heartbeat(&of("c1"), &[say(1)]).unwrap_err().to_string();
+    assert!(refused.contains("the address for clients is not host:port"), "{refused}");
+    let changes = next.plan_heartbeat(&of(""), &[say(1)]).unwrap();
+    commit(&mut pairs, &mut cluster, changes);
+    assert_eq!(load(&pairs).client_address(StoreId(1)), "");
+}
+
+#[test]
 fn a_removed_store_does_not_keep_its_node_from_reporting_the_others() {
     let (mut pairs, mut cluster) = founded();
     let node = NodeReport { address: "n1:1".into(), ..NodeReport::default() };

@@ -100,7 +100,9 @@ impl Handshakes {
         };
         // A client that states no protocol speaks HTTP/1.
         let protocol = protocol.unwrap_or(Protocol::Http1);
-        let rights = Rights::new(caller, tls.rules());
+        tls.audit.connected(&caller, &peer);
+        let rights = Rights::new(caller, tls.live_rules().clone())
+            .recorded(tls.audit.clone(), peer.parse().ok());
         Some(Accepted { socket: Either::Right(Box::new(stream.into())), protocol, rights })
     }
 }

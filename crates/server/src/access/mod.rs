@@ -6,22 +6,36 @@
 //! identity may call.
 
 mod accept;
+mod audit;
+mod caller;
 mod calls;
+mod file;
+mod listener;
 mod principal;
+mod rules;
 pub(crate) mod socket;
+mod usage;
 
 pub use accept::{Accepted, Handshakes};
+pub use audit::{AdminCall, Audit};
+pub use caller::{Origin, first_caller};
+pub(crate) use caller::{answer_to, forwarded};
 pub use calls::{CallClass, class_of};
-pub use principal::{Denied, Principal, Rights, Rules};
+pub(crate) use file::write as write_grants;
+pub use listener::Listener;
+pub use principal::{Denied, Principal, Rights};
+pub use rules::{LiveRules, Rules, Standing};
 pub use socket::{Socket, SocketReader, SocketWriter, plain};
+pub use usage::{CountedConnection, OverLimit, Usage};
 
 use crate::config::Config;
 use axum::http::Uri;
 use hyper_util::rt::TokioIo;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_tls::rustls::pki_types::ServerName;
@@ -29,7 +43,7 @@ use stele_tls::{
     ClientCertificates, ClientFiles, ClientName, ClientTls, HandshakeFailure, Identity, NodeName,
     Protocol, ServerCheck, ServerFiles, ServerTls, UnixTime,
 };
-use stele_types::{Error, Result, address};
+use stele_types::{ClusterId, Error, Result, address};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::either::Either;
@@ -41,6 +55,7 @@ use tower::service_fn;
 pub struct Access {
     tls: Option<Arc<NodeTls>>,
     is_insecure: bool,
+    audit: Audit,
 }
 
 /// TLS of a node, with the rules for those that it identifies.
@@ -49,8 +64,10 @@ pub struct NodeTls {
     server: ServerTls,
     client: ClientTls,
     node: NodeName,
-    rules: RwLock<Arc<Rules>>,
+    audit: Audit,
+    rules: Arc<LiveRules>,
     failed: Mutex<Failed>,
+    refused: Mutex<Failed>,
 }
 
 /// Connections that a node accepts.
@@ -69,11 +86,27 @@ const LOG_PAUSE: Duration = Duration::from_secs(10);
 /// Peers and causes that are remembered for it.
 const LOGGED_MAX: usize = 1024;
 
+/// Failures by peer and cause.
 #[derive(Debug, Default)]
 struct Failed {
-    /// Failed handshakes by cause.
+    /// Their number by cause.
     counts: BTreeMap<&'static str, u64>,
     logged: HashMap<(String, &'static str), Instant>,
+}
+
+impl Failed {
+    /// Counts one; returns whether it is to be logged.
+    fn note(&mut self, peer: String, cause: &'static str) -> bool {
+        // bug server.handshakes_uncounted: `1` is `0`
+        *self.counts.entry(cause).or_default() += 1;
+        self.logged.retain(|_, at| at.elapsed() < LOG_PAUSE);
+        let is_new =
+            self.logged.len() < LOGGED_MAX && !self.logged.contains_key(&(peer.clone(), cause));
+        if is_new {
+            self.logged.insert((peer, cause), Instant::now());
+        }
+        is_new
+    }
 }
 
 impl Access {
@@ -93,18 +126,27 @@ impl Access {
                     "{key} is not set: TLS needs tls_ca, tls_cert and tls_key; `stele cert` creates their files"
                 )));
             }
-            return Ok(Self { tls: Some(Arc::new(NodeTls::open(config)?)), is_insecure: false });
+            let audit = Audit::open(config)?;
+            let tls = Some(Arc::new(NodeTls::open(config, audit.clone())?));
+            return Ok(Self { tls, is_insecure: false, audit });
         }
+        let beyond = config.listeners().find(|(_, listen)| !is_loopback(listen));
         // bug server.strangers_served: never
-        if !config.insecure && !is_loopback(&config.listen) {
+        if let Some((key, listen)) = beyond.filter(|_| !config.insecure) {
             return Err(Error::invalid(format!(
-                "listen is {}: without TLS, each process that reaches the port may read and delete every key. \
-                 Set tls_ca, tls_cert and tls_key (`stele cert` creates the files), or `insecure` where only \
-                 trusted processes reach it",
-                config.listen
+                "{key} is {listen}: without TLS, each process that reaches the port may read and delete every \
+                 key. Set tls_ca, tls_cert and tls_key (`stele cert` creates the files), or `insecure` where \
+                 only trusted processes reach it"
             )));
         }
-        Ok(Self { tls: None, is_insecure: !is_loopback(&config.listen) })
+        if !config.admin_listen.is_empty() && config.peer_listen.is_empty() {
+            return Err(Error::invalid(
+                "admin_listen without TLS needs peer_listen: only so calls of administrators differ from \
+                 those that nodes forward",
+            ));
+        }
+        let audit = Audit::open(config)?;
+        Ok(Self { tls: None, is_insecure: beyond.is_some(), audit })
     }
 
     /// Returns which connections the node accepts.
@@ -121,6 +163,11 @@ impl Access {
     /// Returns the TLS of the node; `None` without TLS.
     pub fn tls(&self) -> Option<&Arc<NodeTls>> {
         self.tls.as_ref()
+    }
+
+    /// Returns the audit log, which may be off.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// Connects to a node at `host:port`.
@@ -173,6 +220,16 @@ impl Access {
         })
     }
 
+    /// Puts the grants in force that the newest copy in the node's directories has. Fails with `Corrupt` or
+    /// `Io` if none of the copies can be read.
+    pub(crate) fn restore_grants(&self, dirs: &[PathBuf], cluster: ClusterId) -> Result<()> {
+        let Some(tls) = &self.tls else { return Ok(()) };
+        if let Some(grants) = file::newest(dirs, cluster)? {
+            tls.rules.take_grants(grants);
+        }
+        Ok(())
+    }
+
     /// Reads the files again and takes the names of administrators over. Files that cannot be used change
     /// nothing, and are an error. Returns whether connections that are made from now on differ.
     pub fn reload(&self, config: &Config) -> Result<bool> {
@@ -195,10 +252,10 @@ fn is_loopback(listen: &str) -> bool {
 }
 
 impl NodeTls {
-    fn open(config: &Config) -> Result<Self> {
+    fn open(config: &Config, audit: Audit) -> Result<Self> {
         let now = UnixTime::now();
         let [authorities, certificate, key] =
-            [&config.tls_ca, &config.tls_cert, &config.tls_key].map(std::path::PathBuf::from);
+            [&config.tls_ca, &config.tls_cert, &config.tls_key].map(PathBuf::from);
         let pair = Some((certificate.clone(), key.clone()));
         let clients = match config.client_certificates.as_str() {
             "optional" => ClientCertificates::Optional,
@@ -214,8 +271,10 @@ impl NodeTls {
         };
         let files = ClientFiles { authorities, pair };
         let client = ClientTls::open(files, ServerCheck::NodeOf(cluster.clone()), now)?;
-        let rules = RwLock::new(Arc::new(Rules { cluster, administrators: BTreeSet::new() }));
-        let tls = Self { server, client, node, rules, failed: Mutex::default() };
+        let (administrators, grants) = (BTreeSet::new(), Arc::default());
+        let rules = Arc::new(LiveRules::new(Rules { cluster, administrators, grants }));
+        let (failed, refused) = (Mutex::default(), Mutex::default());
+        let tls = Self { server, client, node, audit, rules, failed, refused };
         tls.set_administrators(config)?;
         tls.log_state();
         Ok(tls)
@@ -228,7 +287,12 @@ impl NodeTls {
 
     /// Returns the rules in force.
     pub fn rules(&self) -> Arc<Rules> {
-        self.rules.read().clone()
+        self.rules.get()
+    }
+
+    /// Returns the rules of open connections.
+    pub fn live_rules(&self) -> &Arc<LiveRules> {
+        &self.rules
     }
 
     /// Returns the name in the node's certificate.
@@ -241,9 +305,12 @@ impl NodeTls {
             ClientName::new(name)
                 .map_err(|error| Error::invalid(format!("administrators: {error}")))
         };
-        let administrators = config.administrators.iter().map(name).collect::<Result<_>>()?;
-        let cluster = self.rules().cluster.clone();
-        *self.rules.write() = Arc::new(Rules { cluster, administrators });
+        let administrators: BTreeSet<_> =
+            config.administrators.iter().map(name).collect::<Result<_>>()?;
+        if administrators == self.rules().administrators {
+            return Ok(());
+        }
+        self.rules.change(|rules| rules.administrators = administrators);
         Ok(())
     }
 
@@ -261,20 +328,37 @@ impl NodeTls {
 
     /// Counts a failed handshake, and logs it unless the same was logged a moment ago.
     fn note_failed(&self, peer: &str, cause: &'static str, detail: &str) {
+        // Checks of the port do so.
+        let is_check = cause == "closed";
+        if !is_check {
+            self.audit.handshake_failed(peer, &format!("{cause}: {detail}"));
+        }
         let host = address::split(peer).map_or(peer, |(host, _)| host).to_owned();
-        let mut failed = self.failed.lock();
-        *failed.counts.entry(cause).or_default() += 1;
-        failed.logged.retain(|_, at| at.elapsed() < LOG_PAUSE);
-        if failed.logged.len() >= LOGGED_MAX || failed.logged.contains_key(&(host.clone(), cause)) {
+        if !self.failed.lock().note(host, cause) {
             return;
         }
-        failed.logged.insert((host, cause), Instant::now());
-        drop(failed);
-        match cause {
-            // Checks of the port do so.
-            "closed" => tracing::debug!("TLS handshake of {peer} failed ({cause}): {detail}"),
-            _ => tracing::warn!("TLS handshake of {peer} failed ({cause}): {detail}"),
+        match is_check {
+            true => tracing::debug!("TLS handshake of {peer} failed ({cause}): {detail}"),
+            false => tracing::warn!("TLS handshake of {peer} failed ({cause}): {detail}"),
         }
+    }
+
+    /// Counts that a node may not do what it asked for, and logs it unless the same was logged a moment ago.
+    pub(crate) fn note_refused(&self, node: &str, cause: &'static str, detail: &str) {
+        self.audit.node_refused(node, cause);
+        if !self.refused.lock().note(node.to_owned(), cause) {
+            return;
+        }
+        match cause {
+            // Each node that joins is, for a moment.
+            "hello_not_listed" => tracing::info!("node {node} is refused ({cause}): {detail}"),
+            _ => tracing::warn!("node {node} is refused ({cause}): {detail}"),
+        }
+    }
+
+    /// Returns the refusals of nodes since the start, by cause.
+    pub fn refused_nodes(&self) -> BTreeMap<&'static str, u64> {
+        self.refused.lock().counts.clone()
     }
 
     /// Returns the failed handshakes since the start, by cause.

@@ -1,14 +1,20 @@
 //! The origin of a request, and the calls that it may make.
 
-use super::calls::{CallClass, class_of};
+use super::audit::{AdminCall, Audit};
+use super::calls::{CallClass, change_at, class_of, shown};
+use super::listener::Listener;
+use super::rules::{LiveRules, Standing};
+use super::usage::{CountedConnection, OverLimit, Usage};
 use crate::transport::frame::FrameKind;
-use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use std::collections::BTreeSet;
+use parking_lot::Mutex;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use stele_proto::Method;
-use stele_tls::{ClientName, ClusterName, Identity};
+use stele_tls::{Identity, NodeName, token_hash};
 use tonic::Status;
 
 /// Origin of the requests of one connection.
@@ -20,6 +26,8 @@ pub enum Principal {
     Anonymous,
     /// The node or client that a verified certificate names.
     Known(Identity),
+    /// SHA-256 of the token of a request over TLS, which counts instead of the connection's certificate.
+    Token([u8; 32]),
 }
 
 impl fmt::Display for Principal {
@@ -28,17 +36,9 @@ impl fmt::Display for Principal {
             Self::Plain => f.write_str("a connection without TLS"),
             Self::Anonymous => f.write_str("a connection without a certificate"),
             Self::Known(identity) => identity.fmt(f),
+            Self::Token(_) => f.write_str("a caller with a token"),
         }
     }
-}
-
-/// Rules of a node: which cluster's nodes are its peers, and which clients administer it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rules {
-    /// Cluster in the certificates of its nodes.
-    pub cluster: ClusterName,
-    /// Clients with the rights of an administrator.
-    pub administrators: BTreeSet<ClientName>,
 }
 
 /// A call that its caller may not make.
@@ -48,104 +48,217 @@ pub struct Denied {
     caller: String,
     path: String,
     remedy: &'static str,
+    /// Another listener of the node serves the call.
+    is_elsewhere: bool,
 }
 
-const NO_IDENTITY: &str = "connect with a certificate of `stele cert client`";
-const NO_ADMINISTRATOR: &str =
-    "it is for administrators; name the client in `administrators` of each node";
-const NO_NODE: &str =
-    "it is for nodes of the cluster, which have certificates of `stele cert node`";
-const OTHER_CLUSTER: &str = "the certificate is that of a node of another cluster";
+/// What a connection of nodes carries.
+const MESSAGES: &str = "the messages of nodes";
 
-impl Rules {
-    /// Returns why the caller may not make a call of this class; `None` if it may.
-    ///
-    /// Invariant: only nodes of this cluster make calls of nodes, and only administrators and nodes make those
-    /// of administrators.
-    /// Tests: `each_class_has_its_callers`.
-    fn refusal(&self, caller: &Principal, class: CallClass) -> Option<&'static str> {
-        use CallClass::{Admin, Data, Peer, Status};
-        match (caller, class) {
-            (Principal::Plain, _) => None,
-            (Principal::Anonymous, _) => Some(NO_IDENTITY),
-            (Principal::Known(Identity::Node { cluster, .. }), _) => {
-                // bug server.nodes_of_any_cluster: `*cluster != self.cluster` is `false`
-                (*cluster != self.cluster).then_some(OTHER_CLUSTER)
-            }
-            (Principal::Known(Identity::Client(_)), Data | Status) => None,
-            // bug server.clients_call_as_nodes: `Some(NO_NODE)` is `None`
-            (Principal::Known(Identity::Client(_)), Peer) => Some(NO_NODE),
-            (Principal::Known(Identity::Client(name)), Admin) => {
-                let is_administrator = self.administrators.contains(name);
-                // bug server.clients_administer: `!is_administrator` is `false`
-                (!is_administrator).then_some(NO_ADMINISTRATOR)
-            }
-        }
-    }
-}
-
-/// Principal of a connection with the rules that hold for it.
+/// Principal of a connection or of a request, with the rules that hold for it.
 #[derive(Clone, Debug)]
 pub struct Rights {
-    caller: Arc<Principal>,
-    rules: Option<Arc<Rules>>,
+    holder: Arc<Holder>,
+    listener: Listener,
+    peer: Option<SocketAddr>,
+    audit: Audit,
+}
+
+#[derive(Debug)]
+struct Holder {
+    principal: Principal,
+    /// `None` without TLS.
+    rules: Option<UnderRules>,
+}
+
+#[derive(Debug)]
+struct UnderRules {
+    rules: Arc<LiveRules>,
+    /// What the principal may do after so many changes of the rules. Its connection alone uses the lock.
+    standing: Mutex<(u64, Arc<Standing>)>,
+    /// The last token of its requests.
+    token: Mutex<Option<([u8; 32], Rights)>>,
 }
 
 impl Rights {
     /// Creates the rights of a connection without TLS.
     pub fn of_plain() -> Self {
-        Self { caller: Arc::new(Principal::Plain), rules: None }
+        Self::held(Holder { principal: Principal::Plain, rules: None })
+    }
+
+    fn held(holder: Holder) -> Self {
+        let (peer, audit) = (None, Audit::default());
+        Self { holder: Arc::new(holder), listener: Listener::ONLY, peer, audit }
     }
 
     /// Creates the rights of a caller under rules.
-    pub fn new(caller: Principal, rules: Arc<Rules>) -> Self {
-        Self { caller: Arc::new(caller), rules: Some(rules) }
+    pub fn new(caller: Principal, rules: Arc<LiveRules>) -> Self {
+        // Rules that change meanwhile are read again.
+        let changes = rules.changes();
+        let standing = Mutex::new((changes, Arc::new(rules.standing(&caller))));
+        let known = UnderRules { rules, standing, token: Mutex::default() };
+        Self::held(Holder { principal: caller, rules: Some(known) })
+    }
+
+    /// Sets the listener of the connection.
+    pub fn at(self, listener: Listener) -> Self {
+        Self { listener, ..self }
+    }
+
+    /// Sets the audit log of refusals and administrative calls, and the address that it shows.
+    pub fn recorded(self, audit: Audit, peer: Option<SocketAddr>) -> Self {
+        Self { audit, peer, ..self }
+    }
+
+    /// Begins the record of a call that may be made; `None` if it is none that an audit log has.
+    pub fn admin_call(&self, path: &str) -> Option<Arc<AdminCall>> {
+        let path = change_at(path)?;
+        let (audit, caller) = (self.audit.clone(), self.principal().clone());
+        Some(Arc::new(AdminCall::new(audit, caller, self.peer, path)))
+    }
+
+    /// Returns the caller.
+    pub fn principal(&self) -> &Principal {
+        &self.holder.principal
+    }
+
+    /// Returns what the caller may do now; `None` if it may do everything.
+    ///
+    /// Invariant: a change of the rules holds for connections that are open.
+    /// Tests: `a_change_of_the_rules_holds_for_open_connections`.
+    pub fn standing(&self) -> Option<Arc<Standing>> {
+        let known = self.holder.rules.as_ref()?;
+        let changes = known.rules.changes();
+        let mut standing = known.standing.lock();
+        if standing.0 != changes {
+            *standing = (changes, Arc::new(known.rules.standing(&self.holder.principal)));
+        }
+        Some(standing.1.clone())
+    }
+
+    /// Returns the account of the caller; `None` if it has no limits.
+    pub fn usage(&self) -> Option<Arc<Usage>> {
+        self.standing()?.usage().cloned()
+    }
+
+    /// Counts a connection of the caller. Fails if it has as many as its grant allows.
+    pub fn connect(&self) -> Result<Option<CountedConnection>, OverLimit> {
+        self.usage().map(|usage| usage.connect().ok_or(OverLimit)).transpose()
+    }
+
+    /// Takes the token out of the headers of a request; returns the rights of the request. Without TLS a token
+    /// is ignored.
+    pub fn take_token(&self, headers: &mut HeaderMap) -> Self {
+        let (Some(known), Some(header)) = (&self.holder.rules, headers.remove(AUTHORIZATION))
+        else {
+            return self.clone();
+        };
+        let Some(token) = bearer(header.as_bytes()) else { return self.clone() };
+        let hash = token_hash(token);
+        let mut last = known.token.lock();
+        if let Some((of, rights)) = &*last
+            && *of == hash
+        {
+            return rights.clone();
+        }
+        let rights = Self::new(Principal::Token(hash), known.rules.clone());
+        let rights = Self { holder: rights.holder, ..self.clone() };
+        *last = Some((hash, rights.clone()));
+        rights
     }
 
     /// Fails unless the caller may call the path. A path that does not exist is for those that may read the
     /// node's status.
     pub fn check(&self, path: &str) -> Result<(), Denied> {
-        let Some(rules) = &self.rules else { return Ok(()) };
-        let class = class_of(path).unwrap_or(CallClass::Status);
-        self.checked(rules.refusal(&self.caller, class), path)
+        self.check_class(class_of(path).unwrap_or(CallClass::Status), path)
+    }
+
+    /// Returns the name of the node that the caller is; `None` without TLS.
+    pub(crate) fn node(&self) -> Option<&NodeName> {
+        match self.principal() {
+            Principal::Known(Identity::Node { node, .. }) => Some(node),
+            _ => None,
+        }
+    }
+
+    /// Returns the rules in force; `None` without TLS.
+    pub(super) fn rules(&self) -> Option<&Arc<LiveRules>> {
+        self.holder.rules.as_ref().map(|known| &known.rules)
     }
 
     /// Fails unless the caller may send messages of nodes.
     pub fn check_node(&self) -> Result<(), Denied> {
-        let Some(rules) = &self.rules else { return Ok(()) };
-        self.checked(rules.refusal(&self.caller, FrameKind::Hello.class()), "the messages of nodes")
+        self.check_class(FrameKind::Hello.class(), MESSAGES)
     }
 
-    fn checked(&self, remedy: Option<&'static str>, path: &str) -> Result<(), Denied> {
-        let denied =
-            |remedy| Denied { caller: self.caller.to_string(), path: path.to_owned(), remedy };
-        remedy.map_or(Ok(()), |remedy| Err(denied(remedy)))
+    fn check_class(&self, class: CallClass, path: &str) -> Result<(), Denied> {
+        if let Some(standing) = self.standing()
+            && let Some(remedy) = standing.refusal(class)
+        {
+            return Err(self.denied(standing.caller(), path, remedy));
+        }
+        match self.listener.refusal(self.principal(), class) {
+            Some(remedy) => {
+                let caller = self.principal().to_string();
+                Err(Denied { is_elsewhere: true, ..self.denied(&caller, path, remedy) })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Records a refusal of a call of `caller`, which this caller made for it.
+    pub(super) fn denied(&self, caller: &str, path: &str, remedy: &'static str) -> Denied {
+        let call = if path == MESSAGES { path } else { shown(path) };
+        self.audit.refused(self.principal(), self.peer, (call, remedy));
+        Denied { caller: caller.to_owned(), path: path.to_owned(), remedy, is_elsewhere: false }
+    }
+
+    /// Records that the caller named keys that it was not granted. The log has no keys.
+    pub(crate) fn note_ungranted(&self) {
+        self.audit.refused(self.principal(), self.peer, ("keys", "they are beyond its grant"));
     }
 }
 
+/// Returns the token of the header `authorization`; `None` if it is of another scheme.
+fn bearer(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = header.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
 impl Denied {
+    /// Returns whether another listener of the node serves the call.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.is_elsewhere
+    }
+
     /// Returns the answer to a request at `path`.
     pub fn into_response(self, path: &str) -> Response {
+        let page = match self.is_elsewhere {
+            true => StatusCode::MISDIRECTED_REQUEST,
+            false => StatusCode::FORBIDDEN,
+        };
         match Method::at(path) {
+            // The caller may try other nodes.
+            Some(_) if self.is_elsewhere => Status::unavailable(self.to_string()).into_http(),
             Some(_) => Status::permission_denied(self.to_string()).into_http(),
-            None => (StatusCode::FORBIDDEN, format!("{self}\n")).into_response(),
+            None => (page, format!("{self}\n")).into_response(),
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Rules;
     use super::*;
-    use stele_tls::NodeName;
+    use axum::http::HeaderValue;
+    use std::collections::{BTreeMap, BTreeSet};
+    use stele_placement::{Grant, Grants, Permissions};
+    use stele_tls::{ClientName, ClusterName};
 
-    fn rules() -> Rules {
+    fn rules() -> Arc<LiveRules> {
         let administrators = BTreeSet::from([ClientName::new("root").unwrap()]);
-        Rules { cluster: ClusterName::new("prod").unwrap(), administrators }
-    }
-
-    fn node(cluster: &str) -> Principal {
-        let (cluster, node) = (ClusterName::new(cluster).unwrap(), NodeName::new("n1").unwrap());
-        Principal::Known(Identity::Node { cluster, node })
+        let cluster = ClusterName::new("prod").unwrap();
+        Arc::new(LiveRules::new(Rules { cluster, administrators, grants: Arc::default() }))
     }
 
     fn client(name: &str) -> Principal {
@@ -153,34 +266,79 @@ mod tests {
     }
 
     #[test]
-    fn each_class_has_its_callers() {
-        use CallClass::{Admin, Data, Peer, Status};
-        let may = |caller: &Principal, class| rules().refusal(caller, class).is_none();
-        let all = |caller: &Principal| [Data, Peer, Admin, Status].map(|class| may(caller, class));
-        assert_eq!(all(&Principal::Plain), [true; 4]);
-        assert_eq!(all(&Principal::Anonymous), [false; 4]);
-        assert_eq!(all(&node("prod")), [true; 4]);
-        assert_eq!(all(&node("test")), [false; 4]);
-        assert_eq!(all(&client("app")), [true, false, false, true]);
-        assert_eq!(all(&client("root")), [true, false, true, true]);
-    }
-
-    #[test]
     fn a_refusal_names_the_caller_the_call_and_the_remedy() {
-        let rights = Rights::new(client("app"), Arc::new(rules()));
+        let rights = Rights::new(client("app"), rules());
         let denied = rights.check("/stele.control.v1.Control/SetStoreState").unwrap_err();
         assert_eq!(
             denied.to_string(),
             "client app may not call /stele.control.v1.Control/SetStoreState: it is for \
-             administrators; name the client in `administrators` of each node"
+             administrators: name the client in `administrators` of each node, or run `stele ctl access grant \
+             NAME --role admin`"
         );
         assert_eq!(rights.check("/tikvpb.Tikv/RawPut"), Ok(()));
         assert!(rights.check_node().is_err());
         assert_eq!(Rights::of_plain().check("/stele.control.v1.Control/Join"), Ok(()));
-        let anonymous = Rights::new(Principal::Anonymous, Arc::new(rules()));
+        let anonymous = Rights::new(Principal::Anonymous, rules());
         assert!(
             anonymous.check("/no/such/call").is_err(),
             "without an identity nothing is learned"
         );
+    }
+
+    #[test]
+    fn a_change_of_the_rules_holds_for_open_connections() {
+        let live = rules();
+        let rights = Rights::new(client("app"), live.clone());
+        assert_eq!(rights.check("/tikvpb.Tikv/RawPut"), Ok(()));
+        let grant = Grant { permissions: Permissions::READ, ..Grant::default() };
+        let grants = Grants { version: 1, by_name: BTreeMap::from([("other".to_owned(), grant)]) };
+        live.change(|rules| rules.grants = Arc::new(grants));
+        assert!(rights.check("/tikvpb.Tikv/RawPut").is_err());
+        let admin = "/stele.control.v1.Control/SetStoreState";
+        assert!(rights.check(admin).is_err());
+        live.change(|rules| {
+            rules.administrators.insert(ClientName::new("app").unwrap());
+        });
+        assert_eq!(rights.check(admin), Ok(()));
+    }
+
+    #[test]
+    fn a_token_counts_instead_of_the_certificate_and_only_over_tls() {
+        let live = rules();
+        let hash = token_hash(b"secret");
+        let grant = Grant {
+            name: "token:ci".to_owned(),
+            permissions: Permissions::READ,
+            token: Some(hash),
+            ..Grant::default()
+        };
+        let by_name = BTreeMap::from([(grant.name.clone(), grant)]);
+        live.change(|rules| rules.grants = Arc::new(Grants { version: 1, by_name }));
+        let headers = |value: &'static str| {
+            HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static(value))])
+        };
+        let anonymous = Rights::new(Principal::Anonymous, live.clone());
+        let root = Rights::new(client("root"), live);
+        let of = |rights: &Rights, value| {
+            let rights = rights.take_token(&mut headers(value));
+            rights.standing().map(|it| it.caller().to_owned()).unwrap_or_default()
+        };
+        for value in ["Bearer secret", "bearer  secret "] {
+            assert_eq!(
+                (of(&anonymous, value), of(&root, value)),
+                ("token:ci".into(), "token:ci".into())
+            );
+        }
+        assert_eq!(of(&root, "Basic secret"), "client root");
+        let unknown = root.take_token(&mut headers("Bearer other"));
+        assert!(unknown.check("/status").unwrap_err().to_string().contains("was revoked"));
+        let mut sent = headers("Bearer secret");
+        let plain = Rights::of_plain().take_token(&mut sent);
+        assert_eq!(plain.principal(), &Principal::Plain);
+        let mut sent = headers("Bearer secret");
+        let granted = anonymous.take_token(&mut sent);
+        assert!(sent.is_empty(), "no handler sees it");
+        assert!(granted.check("/stele.control.v1.Control/SetStoreState").is_err());
+        assert_eq!(granted.check("/tikvpb.Tikv/RawGet"), Ok(()));
     }
 }

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use stele_tls::{Identity, NodeName, peer_identity};
 use tokio::io::{AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -31,6 +32,15 @@ pub(crate) fn tcp(socket: &Socket) -> &TcpStream {
     match socket {
         Either::Left(tcp) => tcp,
         Either::Right(tls) => tls.get_ref().0,
+    }
+}
+
+/// Returns the name of the node at the other end; `None` without TLS, and for a client.
+pub(crate) fn node(socket: &Socket) -> Option<NodeName> {
+    let Either::Right(tls) = socket else { return None };
+    match peer_identity(tls.get_ref().1.peer_certificates()) {
+        Ok(Some(Identity::Node { node, .. })) => Some(node),
+        _ => None,
     }
 }
 

@@ -24,7 +24,8 @@ use stele_vfs::DeviceScale;
 pub struct Config {
     /// Address for clients, placement, peers and HTTP. Port 0 stands for any free one.
     pub listen: String,
-    /// Address advertised to clients and peers; empty: `listen`.
+    /// Address advertised to clients and peers; empty: `listen`. Its host also stands for another listener
+    /// on every interface.
     pub advertise: String,
     /// Addresses of any nodes of the cluster to join; empty bootstraps a new cluster.
     pub join: Vec<String>,
@@ -97,6 +98,14 @@ pub struct Config {
     pub client_certificates: String,
     /// Names of clients with the rights of an administrator.
     pub administrators: Vec<String>,
+    /// Address for other nodes, which `listen` then serves no longer; empty: `listen` serves them.
+    pub peer_listen: String,
+    /// Address for administrators, which `listen` then serves no longer; empty: `listen` serves them.
+    pub admin_listen: String,
+    /// File of the audit log; empty: none.
+    pub audit_log: String,
+    /// File with a token by which a node with a certificate may join; empty: none.
+    pub join_token_file: String,
     /// Address of probes, which are answered without TLS by a status code alone; empty: none.
     pub health_listen: String,
     /// Whether a node without TLS may be reached from other machines.
@@ -140,6 +149,10 @@ impl Default for Config {
             tls_key: String::new(),
             client_certificates: "required".to_owned(),
             administrators: Vec::new(),
+            peer_listen: String::new(),
+            admin_listen: String::new(),
+            audit_log: String::new(),
+            join_token_file: String::new(),
             health_listen: String::new(),
             insecure: false,
         }
@@ -277,7 +290,9 @@ impl Config {
                  `adaptive` or `nezha`",
             ));
         }
-        if self.advertised().starts_with("0.0.0.0") || self.advertised().starts_with("[::]") {
+        let without = self.advertise.is_empty();
+        let mut named = self.listeners().map(|(_, listen)| listen).filter(|_| without);
+        if named.any(is_everywhere) || is_everywhere(&self.advertise) {
             return Err(Error::invalid(
                 "listening on every interface: set `advertise` to the address others reach",
             ));
@@ -285,12 +300,29 @@ impl Config {
         Ok(())
     }
 
+    /// Returns the listeners for calls that there are, each with the setting that names it.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [
+            ("listen", &self.listen),
+            ("peer_listen", &self.peer_listen),
+            ("admin_listen", &self.admin_listen),
+        ];
+        all.into_iter().map(|(key, at)| (key, at.as_str())).filter(|(_, at)| !at.is_empty())
+    }
+
     /// Checks the addresses of this node, and of others also if they were not read from text.
     fn check_addresses(&self) -> Result<()> {
-        address::split(&self.listen).map_err(|error| wrong_address("listen", &error))?;
-        if !self.health_listen.is_empty() {
-            let split = address::split(&self.health_listen);
-            split.map_err(|error| wrong_address("health_listen", &error))?;
+        let health = Some(("health_listen", self.health_listen.as_str()));
+        let health = health.filter(|(_, at)| !at.is_empty());
+        let mut known: Vec<(&str, &str)> = Vec::new();
+        for (key, at) in self.listeners().chain(health) {
+            let (_, port) = address::split(at).map_err(|error| wrong_address(key, &error))?;
+            if let Some((other, _)) = known.iter().find(|(_, it)| *it == at && port != 0) {
+                return Err(Error::invalid(format!(
+                    "{key} and {other} are both {at}: each listener needs an address of its own"
+                )));
+            }
+            known.push((key, at));
         }
         if !self.advertise.is_empty() {
             address::check(&self.advertise).map_err(|error| wrong_address("advertise", &error))?;
@@ -339,11 +371,19 @@ impl Config {
                 Field::Word(&mut self.client_certificates, &["required", "optional"])
             }
             "administrators" => Field::Names(&mut self.administrators),
+            "peer_listen" => Field::Text(&mut self.peer_listen),
+            "admin_listen" => Field::Text(&mut self.admin_listen),
+            "audit_log" => Field::File(&mut self.audit_log),
+            "join_token_file" => Field::File(&mut self.join_token_file),
             "health_listen" => Field::Text(&mut self.health_listen),
             "insecure" => Field::Switch(&mut self.insecure),
             _ => return None,
         })
     }
+}
+
+fn is_everywhere(listen: &str) -> bool {
+    listen.starts_with("0.0.0.0") || listen.starts_with("[::]")
 }
 
 fn named(source: &str, error: &Error) -> Error {
@@ -533,6 +573,11 @@ mod tests {
         assert!(message("colour", "x").contains("tick_ms"));
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
+        assert!(message("peer_listen", "[::]:1").contains("advertise"));
+        let taken = message("admin_listen", "127.0.0.1:2379");
+        assert!(taken.contains("admin_listen and listen are both 127.0.0.1:2379"), "{taken}");
+        let any_port = [flags("listen", "a:0"), flags("peer_listen", "a:0")].concat();
+        assert!(Config::load(None, none(), &any_port).is_ok());
         for bad in ["node-1", "node-1:0", ":2379", "http://localhost:2379", "node-1:23790000"] {
             let refused = message("advertise", bad);
             assert!(refused.contains("advertise: `") && refused.contains("host:port"), "{refused}");

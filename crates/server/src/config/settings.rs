@@ -43,7 +43,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 32] = [
+pub const SETTINGS: [Setting; 36] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -164,6 +164,26 @@ pub const SETTINGS: [Setting; 32] = [
         "Clients, by the names in their certificates, that may administer the cluster.",
     ),
     setting(
+        "peer_listen",
+        "",
+        "Address for the other nodes alone, also in their `join`; empty: `listen` serves them.",
+    ),
+    setting(
+        "admin_listen",
+        "",
+        "Address to which administrators connect, and no other serves them; empty: `listen` does.",
+    ),
+    setting(
+        "audit_log",
+        "",
+        "File of refusals and administrative calls, a line of JSON each (docs/security.md); empty: none.",
+    ),
+    setting(
+        "join_token_file",
+        "",
+        "File with the output of `stele ctl join-token`, by which a node with a certificate joins; empty: none.",
+    ),
+    setting(
         "health_listen",
         "",
         "Address of probes: `/healthz` and `/readyz`, a status code alone, without TLS; empty: none.",
@@ -235,6 +255,14 @@ impl<'a> Field<'a> {
             },
             Self::Word(at, words) if words.contains(&text) => text.clone_into(at),
             Self::Word(..) => return refuse(),
+            // Invariant: a setting holds the path of a file with a secret, never the secret, and no error repeats it.
+            // Tests: `a_key_in_place_of_its_path_is_refused_and_not_repeated`.
+            // bug server.key_repeated: `stele_tls::is_pem(text)` is `false`
+            Self::File(_) if stele_tls::is_pem(text) => {
+                return Err(Error::invalid(format!(
+                    "{key} is the content of a file; allowed: {bounds}"
+                )));
+            }
             Self::Text(at) | Self::File(at) => text.trim().clone_into(at),
             Self::Names(at) => *at = items(text).map(str::to_owned).collect(),
             Self::Addresses(at) => match addresses(text) {

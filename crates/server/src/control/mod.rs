@@ -1,10 +1,12 @@
 //! Control service: cluster calls go to the placement group, calls about this node are answered
 //! here.
 
+mod changes;
 mod replica;
 
 pub use super::node::stopped_run::{KeepRun, summary_of};
 
+use crate::access::first_caller;
 use crate::config::{Config, LiveConfig, RELOADED, SETTINGS};
 use crate::majorities::Majorities;
 use crate::members::Members;
@@ -12,6 +14,7 @@ use crate::memory::{Arrived, RequestMemory};
 use crate::placement::PlacementService;
 use crate::store::StoreHandle;
 use crate::stores::Stores;
+use changes::note;
 use std::sync::Arc;
 use stele_proto::stele::control::v1::control_server::Control;
 use stele_proto::stele::control::v1::*;
@@ -92,20 +95,29 @@ fn memory_of<T>(request: &Request<T>) -> Result<Arc<RequestMemory>, Status> {
         .ok_or_else(|| Status::internal("a request without memory"))
 }
 
-/// Implements the service; the listed calls go to the placement group.
+/// Implements the service; the listed calls go to the placement group. The audit log has those that change something.
 macro_rules! control {
-    ($($name:ident($request:ty) -> $response:ty = $method:ident;)*) => {
+    (
+        { $($name:ident($request:ty) -> $response:ty = $method:ident;)* }
+        changes { $($change:ident($changing:ty) -> $changed:ty = $by:ident;)* }
+    ) => {
         #[tonic::async_trait]
         impl Control for ControlService {
             $(async fn $name(&self, request: Request<$request>) -> RpcResult<$response> {
                 Ok(Response::new(self.placement.$method(request.into_inner()).await?))
             })*
 
+            $(async fn $change(&self, request: Request<$changing>) -> RpcResult<$changed> {
+                note(&request);
+                Ok(Response::new(self.placement.$by(request.into_inner()).await?))
+            })*
+
             async fn members(&self, request: Request<MembersRequest>) -> RpcResult<MembersResponse> {
                 let MembersRequest { header, known } = request.into_inner();
                 let of = header.map(|header| header.cluster_id);
                 // Invariant: addresses are learned from nodes of this cluster only.
-                if of == Some(self.placement.cluster().0) {
+                let is_client = first_caller().is_some_and(|caller| caller.is_client());
+                if of == Some(self.placement.cluster().0) && !is_client {
                     self.members.learn_list(&known);
                 }
                 Ok(Response::new(self.placement.members().unwrap_or_else(|| self.known_members())))
@@ -155,6 +167,7 @@ macro_rules! control {
                 &self,
                 request: Request<RecoverReplicaRequest>,
             ) -> RpcResult<RecoverReplicaResponse> {
+                note(&request);
                 let request = request.into_inner();
                 let store = self.store(request.store_id, RegionId(request.region_id))?;
                 let is_removed = |store| self.members.is_removed(store);
@@ -166,6 +179,7 @@ macro_rules! control {
                 &self,
                 request: Request<KeepRunRequest>,
             ) -> RpcResult<KeepRunResponse> {
+                note(&request);
                 let KeepRunRequest { header, store_id } = request.into_inner();
                 self.check_cluster(header)?;
                 let kept = self.keeper.clone().keep_run(StoreId(store_id)).await;
@@ -205,6 +219,7 @@ macro_rules! control {
                 &self,
                 request: Request<SetConfigRequest>,
             ) -> RpcResult<SetConfigResponse> {
+                note(&request);
                 let SetConfigRequest { header, key, value } = request.into_inner();
                 let forwarded = header.is_some_and(|header| header.forwarded);
                 if self.config.get().get(&key).is_some() {
@@ -224,18 +239,26 @@ macro_rules! control {
 }
 
 control! {
-    join(JoinRequest) -> JoinResponse = join;
-    heartbeat(HeartbeatRequest) -> HeartbeatResponse = heartbeat;
-    alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_of;
-    list_regions(ListRegionsRequest) -> ListRegionsResponse = list_regions;
-    list_operators(ListOperatorsRequest) -> ListOperatorsResponse = list_operators;
-    cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse = cancel_operator;
-    transfer(TransferRequest) -> OperatorAccepted = transfer;
-    r#move(MoveRequest) -> OperatorAccepted = move_replica;
-    split(SplitRequest) -> OperatorAccepted = split;
-    merge(MergeRequest) -> OperatorAccepted = merge;
-    set_store_state(SetStoreStateRequest) -> StoreProgress = set_store_state;
-    get_store_progress(GetStoreProgressRequest) -> StoreProgress = get_store_progress;
-    explain(ExplainRequest) -> ExplainResponse = explain;
-    placement(PlacementRequest) -> PlacementResponse = placement;
+    {
+        join(JoinRequest) -> JoinResponse = join;
+        heartbeat(HeartbeatRequest) -> HeartbeatResponse = heartbeat;
+        alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_of;
+        list_regions(ListRegionsRequest) -> ListRegionsResponse = list_regions;
+        list_operators(ListOperatorsRequest) -> ListOperatorsResponse = list_operators;
+        get_store_progress(GetStoreProgressRequest) -> StoreProgress = get_store_progress;
+        explain(ExplainRequest) -> ExplainResponse = explain;
+        placement(PlacementRequest) -> PlacementResponse = placement;
+        access_list(AccessListRequest) -> AccessListResponse = access_list;
+    }
+    changes {
+        cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse = cancel_operator;
+        transfer(TransferRequest) -> OperatorAccepted = transfer;
+        r#move(MoveRequest) -> OperatorAccepted = move_replica;
+        split(SplitRequest) -> OperatorAccepted = split;
+        merge(MergeRequest) -> OperatorAccepted = merge;
+        set_store_state(SetStoreStateRequest) -> StoreProgress = set_store_state;
+        admit(AdmitRequest) -> AdmitResponse = admit;
+        access_grant(AccessGrantRequest) -> AccessChangeResponse = access_grant;
+        access_revoke(AccessRevokeRequest) -> AccessChangeResponse = access_revoke;
+    }
 }

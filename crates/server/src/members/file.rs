@@ -35,12 +35,16 @@ pub fn read(dir: &Path) -> Result<Option<Known>> {
 
 /// Replaces the copy in `dir` as a whole.
 pub fn write(dir: &Path, known: &Known) -> Result<()> {
-    let path = dir.join(FILE);
+    replace_file(&dir.join(FILE), encode(known).as_bytes())
+}
+
+/// Replaces a file as a whole.
+pub(crate) fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let next = path.with_extension("json.new");
-    let failed = |error| Error::io("write", &path, error);
+    let failed = |error| Error::io("write", path, error);
     let mut file = std::fs::File::create(&next).map_err(failed)?;
-    file.write_all(encode(known).as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&next, &path).map_err(failed)
+    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+    std::fs::rename(&next, path).map_err(failed)
 }
 
 fn encode(known: &Known) -> String {
@@ -50,6 +54,9 @@ fn encode(known: &Known) -> String {
             "address": member.known.address,
             "removed": member.is_removed,
             "state": member.state,
+            "client_address": member.client_address,
+            "node": member.owner,
+            "stated": member.is_stated,
             "boot": [member.known.run.boot.count, member.known.run.boot.nonce],
             "starts": member.known.run.lineage.ids().iter().map(StartId::to_string).collect::<Vec<_>>(),
         })
@@ -84,7 +91,12 @@ fn decode(bytes: &[u8]) -> Option<Known> {
         let starts = starts.filter_map(|id| StartId::from_hex(id.as_str()?));
         let run = StoreRun { boot, lineage: Lineage::new(starts) };
         let known = KnownRun { run, address, ..KnownRun::default() };
-        let member = Member { known, is_removed, state };
+        let client_address = store.get("client_address").and_then(Value::as_str);
+        let client_address = client_address.unwrap_or_default().to_owned();
+        // Nor have they the name of the node, and all stores are listed ones.
+        let owner = store.get("node").and_then(Value::as_str).map(str::to_owned);
+        let is_stated = store.get("stated").and_then(Value::as_bool).unwrap_or_default();
+        let member = Member { known, is_removed, state, client_address, owner, is_stated };
         stores.insert(StoreId(store.get("store")?.as_u64()?), member);
     }
     // They have no number of the write, no cluster and no stores of the node.
@@ -110,7 +122,15 @@ mod tests {
         let lineage = Lineage::new([StartId(5), StartId(u128::MAX)]);
         let run = StoreRun { boot, lineage };
         let own = KnownRun { run, address: "a:1".to_owned(), ..KnownRun::default() };
-        let member = Member { known: own, is_removed: true, state: 2 };
+        let (client_address, owner) = ("c:1".to_owned(), Some("n1".to_owned()));
+        let member = Member {
+            known: own,
+            is_removed: true,
+            state: 2,
+            client_address,
+            owner,
+            is_stated: true,
+        };
         let known = Known {
             write: 7,
             cluster: ClusterId(9),

@@ -8,15 +8,17 @@ mod file;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use file::replace_file;
 pub use file::{read, store_in, write};
 pub use stele_node::members::{Hearsay, Known, Member};
 
+use crate::access::{LiveRules, write_grants};
 use file::absolute;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use stele_node::members::{Listed, RunStanding, Table};
+use stele_node::members::{Listed, NotOwner, RunStanding, Table};
 use stele_node::succession::{Evidence, KnownRun, Verdict};
 use stele_proto::stele::control::v1 as control;
 use stele_types::{Boot, ClusterId, Lineage, Result, StoreId, StoreRun};
@@ -38,6 +40,8 @@ pub struct Copy {
     dir: PathBuf,
     /// Number of the last write; locked during a write.
     written: Mutex<u64>,
+    /// Version of the grants that were written, or could not be; locked during a write.
+    written_grants: Mutex<u64>,
 }
 
 impl Members {
@@ -49,7 +53,8 @@ impl Members {
     pub(crate) fn keep_in(&self, dir: &Path) {
         let mut copies = self.copies.lock();
         if !copies.iter().any(|copy| copy.dir == dir) {
-            copies.push(Arc::new(Copy { dir: dir.to_path_buf(), written: Mutex::new(0) }));
+            let (written, written_grants) = (Mutex::new(0), Mutex::new(0));
+            copies.push(Arc::new(Copy { dir: dir.to_path_buf(), written, written_grants }));
         }
     }
 
@@ -104,6 +109,21 @@ impl Members {
         self.table.read().addresses()
     }
 
+    /// Returns the addresses of all nodes for clients, each once.
+    pub fn client_addresses(&self) -> Vec<String> {
+        self.table.read().client_addresses()
+    }
+
+    /// Returns the address for clients of the node at `address`.
+    pub fn client_address_of(&self, address: &str) -> String {
+        self.table.read().client_address_of(address).to_owned()
+    }
+
+    /// Sets the address of this node for clients; empty: that for nodes.
+    pub fn set_client_address(&self, address: &str) {
+        self.table.write().set_client_address(address);
+    }
+
     /// Returns the nodes and their stores; `leader` leads the placement group.
     pub fn list(&self, leader: Option<&str>) -> Vec<control::Member> {
         encode(self.table.read().list(), leader)
@@ -149,6 +169,11 @@ impl Members {
     /// Returns how this run stands now.
     pub fn standing(&self, store: StoreId, run: &StoreRun, address: &str) -> RunStanding {
         self.table.read().standing(store, run, address)
+    }
+
+    /// Fails unless the node with this name in its certificate may act for a store.
+    pub fn check_owner(&self, store: StoreId, node: &str) -> Result<(), NotOwner> {
+        self.table.read().check_owner(store, node)
     }
 
     /// Judges the run that a node at `address` states for its store, and records it if it goes on after
@@ -213,6 +238,30 @@ impl Copy {
         }
     }
 
+    /// Returns whether the directory lacks grants of this version, and none are being written.
+    pub(crate) fn lacks_grants(&self, version: u64) -> bool {
+        self.written_grants.try_lock().is_some_and(|written| *written < version)
+    }
+
+    /// Writes the grants in force, if they were not written; as [`Copy::save`] does. A failure is logged, and
+    /// these grants are not tried again.
+    pub(crate) fn save_grants(&self, cluster: ClusterId, rules: &LiveRules) {
+        loop {
+            let Some(mut written) = self.written_grants.try_lock() else { return };
+            let grants = rules.get().grants.clone();
+            if grants.version > *written {
+                if let Err(error) = write_grants(&self.dir, cluster, &grants) {
+                    tracing::warn!("the grants are not kept in one directory: {error}");
+                }
+                *written = grants.version;
+            }
+            drop(written);
+            if rules.get().grants.version == grants.version {
+                return;
+            }
+        }
+    }
+
     fn write(&self, known: &Known, written: &mut u64) -> Result<()> {
         if *written != known.write {
             file::write(&self.dir, known)?;
@@ -224,14 +273,18 @@ impl Copy {
 
 /// Encodes a list; the node at the address `leader` leads the placement group.
 pub fn encode(listed: Vec<Listed>, leader: Option<&str>) -> Vec<control::Member> {
-    let mut nodes: BTreeMap<String, Vec<control::MemberStore>> = BTreeMap::new();
-    for Listed { store, run, address, state, .. } in listed {
-        nodes.entry(address).or_default().push(wire_store(store, state, &run));
+    let mut nodes: BTreeMap<String, control::Member> = BTreeMap::new();
+    for Listed { store, run, address, client_address, state, owner, .. } in listed {
+        let name = owner.unwrap_or_default();
+        let store = control::MemberStore { node: name, ..wire_store(store, state, &run) };
+        let node = nodes.entry(address).or_default();
+        node.stores.push(store);
+        node.client_address = client_address;
     }
-    let member = |(address, stores): (String, _)| control::Member {
+    let member = |(address, node): (String, _)| control::Member {
         leads_placement: leader == Some(&address[..]),
         address,
-        stores,
+        ..node
     };
     nodes.into_iter().map(member).collect()
 }
@@ -243,8 +296,10 @@ fn decode(members: &[control::Member]) -> Vec<Listed> {
             store: StoreId(store.id),
             run: run_of(store),
             address: member.address.clone(),
+            client_address: member.client_address.clone(),
             is_removed: store.state == control::StoreState::Removed as i32,
             state: store.state,
+            owner: Some(&store.node).filter(|name| !name.is_empty()).cloned(),
         }));
     }
     listed
@@ -253,7 +308,8 @@ fn decode(members: &[control::Member]) -> Vec<Listed> {
 pub(crate) fn wire_store(id: StoreId, state: i32, run: &StoreRun) -> control::MemberStore {
     let Boot { count, nonce } = run.boot;
     let boot = || control::Boot { count, nonce, starts: run.lineage.to_bytes().into() };
-    control::MemberStore { id: id.0, state, boot: run.is_known().then(boot) }
+    let boot = run.is_known().then(boot);
+    control::MemberStore { id: id.0, state, boot, ..control::MemberStore::default() }
 }
 
 fn run_of(store: &control::MemberStore) -> StoreRun {

@@ -51,7 +51,7 @@ pub struct AnswerBody {
     body: Body,
     /// Memory of the request and its last message, kept until the body has ended.
     memory: Arc<RequestMemory>,
-    _arrived: Arc<Arrived>,
+    arrived: Arc<Arrived>,
     is_held: bool,
 }
 
@@ -62,11 +62,12 @@ impl AnswerBody {
         arrived: Arc<Arrived>,
         is_held: bool,
     ) -> Self {
-        Self { body, memory, _arrived: arrived, is_held }
+        Self { body, memory, arrived, is_held }
     }
 
     /// Counts a piece that its service has encoded without asking.
     fn hold(&self, bytes: Bytes) -> Bytes {
+        self.arrived.note_bytes(&bytes);
         if self.is_held {
             return bytes;
         }

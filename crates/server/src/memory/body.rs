@@ -3,6 +3,7 @@
 //! what they become is charged too.
 
 use super::{Class, ConnectionMemory, Exceeded, RequestMemory};
+use crate::access::{OverLimit, Usage};
 use axum::body::HttpBody;
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::read::GzDecoder;
@@ -345,7 +346,10 @@ where
             }
             match Pin::new(&mut this.body).poll_frame(context) {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(data) => this.rest = data,
+                    Ok(data) => {
+                        this.arrived.note_bytes(&data);
+                        this.rest = data;
+                    }
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error.into()))),
@@ -429,6 +433,8 @@ fn refused(exceeded: Exceeded) -> Status {
 pub struct Arrived {
     connection: Arc<ConnectionMemory>,
     class: Class,
+    /// Account of the caller.
+    usage: Option<Arc<Usage>>,
     state: Mutex<ArrivedState>,
 }
 
@@ -442,8 +448,32 @@ struct ArrivedState {
 
 impl Arrived {
     /// Creates it for a request without a message yet.
-    pub fn new(connection: &Arc<ConnectionMemory>, class: Class) -> Arc<Self> {
-        Arc::new(Self { connection: connection.clone(), class, state: Mutex::default() })
+    pub fn new(
+        connection: &Arc<ConnectionMemory>,
+        class: Class,
+        usage: Option<Arc<Usage>>,
+    ) -> Arc<Self> {
+        Arc::new(Self { connection: connection.clone(), class, usage, state: Mutex::default() })
+    }
+
+    /// Counts a call of one message; returns the time until its turn. Beyond the limits of its caller the
+    /// message is refused.
+    pub(super) fn take_turn(&self) -> Duration {
+        match self.usage.as_ref().map(|usage| usage.admit(1)) {
+            Some(Ok(wait)) => wait,
+            Some(Err(OverLimit)) => {
+                self.refuse(Exceeded::Limit);
+                Duration::ZERO
+            }
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Counts bytes that were received or sent.
+    pub(super) fn note_bytes(&self, bytes: &Bytes) {
+        if let Some(usage) = &self.usage {
+            usage.note_bytes(bytes.len() as u64);
+        }
     }
 
     /// Takes the memory of the message that was decoded last.

@@ -1,8 +1,8 @@
 //! The layer below all services of a connection: every request and every answer passes it.
 
 use super::body::{Limits, RequestBody};
-use super::{AnswerBody, Arrived, Class, ConnectionMemory, IsHeld, RequestMemory};
-use crate::access::{Rights, class_of};
+use super::{AnswerBody, Arrived, Class, ConnectionMemory, Exceeded, IsHeld, RequestMemory};
+use crate::access::{Rights, answer_to, class_of};
 use crate::port::unsupported;
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -14,8 +14,11 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use stele_proto::Method;
-use tonic::Status;
+use tokio::time::sleep;
+use tokio_util::either::Either;
+use tonic::{Code, Status};
 use tower::Service;
 
 /// Memory of a request beside its headers and messages: its stream, its task and its answer's headers.
@@ -60,57 +63,96 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let rights = self.rights.take_token(request.headers_mut());
         let path = request.uri().path();
         let method = Method::at(path);
         // Invariant: a request reaches no service unless its caller may make the call.
-        let denied = match (self.rights.check(path), class_of(path)) {
-            (Err(denied), _) => Some(denied.into_response(path)),
-            (Ok(()), None) => Some(unsupported(path, request.headers())),
-            (Ok(()), Some(_)) => None,
+        let (denied, caller) = match (rights.caller(path, request.headers()), class_of(path)) {
+            (Err(denied), _) => (Some(denied.into_response(path)), None),
+            (Ok(_), None) => (Some(unsupported(path, request.headers())), None),
+            (Ok(caller), Some(_)) => (None, caller),
         };
         // bug server.rights_unchecked: let denied = None;
+        let recorded = denied.is_none().then(|| rights.admin_call(path)).flatten();
         let is_data = DATA.iter().any(|service| path.starts_with(service));
         let class = if is_data { Class::Data } else { Class::System };
         let memory = RequestMemory::new(&self.connection, class);
-        let arrived = Arrived::new(&self.connection, class);
+        let arrived = Arrived::new(&self.connection, class, rights.usage());
+        // Streams count their commands.
+        let is_single = method.is_some_and(|method| !method.is_stream());
+        let wait = if is_single { arrived.take_turn() } else { Duration::ZERO };
         let encoding = method.and_then(|_| request.headers_mut().remove(ENCODING));
         let charged = memory.charge(REQUEST_BYTES + header_bytes(request.headers()));
         let early =
-            denied.or_else(|| match (encoding.as_ref().map(HeaderValue::as_bytes), charged) {
-                (None | Some(b"identity" | b"gzip"), Ok(())) => None,
-                // Its body is refused, in the terms of its service.
-                (None | Some(b"identity" | b"gzip"), Err(exceeded)) if method.is_some() => {
-                    arrived.refuse(exceeded);
-                    None
-                }
-                (None | Some(b"identity" | b"gzip"), Err(exceeded)) => {
-                    let mut response = Response::new(Body::from(exceeded.to_string()));
-                    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
-                    Some(response)
-                }
-                (Some(other), _) => {
-                    let other = String::from_utf8_lossy(other);
-                    let text = format!("compression {other} is not supported: use gzip");
-                    Some(Status::unimplemented(text).into_http())
-                }
-            });
+            denied.or_else(|| unreadable(encoding.as_ref(), (charged, method.is_some()), &arrived));
         let is_gzip = encoding.is_some_and(|encoding| encoding.as_bytes() == b"gzip");
         request.extensions_mut().insert(arrived.clone());
+        request.extensions_mut().insert(rights);
+        if let Some(recorded) = &recorded {
+            request.extensions_mut().insert(recorded.clone());
+        }
         let (held, limits) = (arrived.clone(), self.limits);
         let request = request
             .map(|body| RequestBody::new(body, (method, is_gzip), arrived, memory.clone(), limits));
         let answering = match early {
-            None => Ok(self.services.call(request)),
+            None if wait.is_zero() => Ok(Either::Left(self.services.call(request))),
+            None => {
+                let mut services = self.services.clone();
+                Ok(Either::Right(async move {
+                    sleep(wait).await;
+                    services.call(request).await
+                }))
+            }
             Some(response) => Err(response),
         };
         Box::pin(async move {
             let mut response = match answering {
-                Ok(answering) => answering.await?,
+                Ok(answering) => answer_to(caller, answering).await?,
                 Err(response) => response,
             };
+            if let Some(recorded) = recorded {
+                recorded.end(code_of(&response));
+            }
             let is_held = response.extensions_mut().remove::<IsHeld>().is_some();
             Ok(response.map(|body| AnswerBody::new(body, memory, held, is_held)))
         })
+    }
+}
+
+/// Returns the answer to a request of which the body is not read: it is compressed in an unknown way, or has no
+/// memory and is no call.
+fn unreadable(
+    encoding: Option<&HeaderValue>,
+    (charged, is_call): (Result<(), Exceeded>, bool),
+    arrived: &Arrived,
+) -> Option<Response<Body>> {
+    match (encoding.map(HeaderValue::as_bytes), charged) {
+        (None | Some(b"identity" | b"gzip"), Ok(())) => None,
+        // Its body is refused, in the terms of its service.
+        (None | Some(b"identity" | b"gzip"), Err(exceeded)) if is_call => {
+            arrived.refuse(exceeded);
+            None
+        }
+        (None | Some(b"identity" | b"gzip"), Err(exceeded)) => {
+            let mut response = Response::new(Body::from(exceeded.to_string()));
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+            Some(response)
+        }
+        (Some(other), _) => {
+            let other = String::from_utf8_lossy(other);
+            let text = format!("compression {other} is not supported: use gzip");
+            Some(Status::unimplemented(text).into_http())
+        }
+    }
+}
+
+/// Returns the outcome of a call that has one answer: a refusal stands in the headers.
+fn code_of<B>(response: &Response<B>) -> Code {
+    let code = response.headers().get(Status::GRPC_STATUS);
+    match code.map(|code| Code::from_bytes(code.as_bytes())) {
+        Some(code) => code,
+        None if response.status() == StatusCode::OK => Code::Ok,
+        None => Code::Unknown,
     }
 }
 

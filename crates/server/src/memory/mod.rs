@@ -74,6 +74,8 @@ pub enum Exceeded {
     Shared,
     /// The caller no longer waits for the answer.
     Abandoned,
+    /// The caller exceeds the limits of its grant.
+    Limit,
 }
 
 impl std::fmt::Display for Exceeded {
@@ -88,6 +90,9 @@ impl std::fmt::Display for Exceeded {
                 f.write_str("other requests use the memory of request_memory_bytes_max")
             }
             Self::Abandoned => f.write_str("the caller does not wait for the answer"),
+            Self::Limit => f.write_str(
+                "the caller exceeds the limits of its grant: `stele ctl access list` shows them",
+            ),
         }
     }
 }

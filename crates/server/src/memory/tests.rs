@@ -144,7 +144,7 @@ impl Trial {
     fn new() -> Self {
         let node = NodeMemory::new(160 * MIB);
         let connection = connection(&node);
-        let arrived = Arrived::new(&connection, Class::Data);
+        let arrived = Arrived::new(&connection, Class::Data, None);
         Self { node, connection, arrived }
     }
 

@@ -3,6 +3,7 @@
 //! others.
 
 use super::identity::{OpenDir, Opened};
+use super::listen::Addresses;
 use super::{open, random};
 use crate::config::Config;
 use crate::members::{self, Known, Members};
@@ -47,16 +48,17 @@ impl Dirs {
     pub(super) fn keep_members(
         &self,
         cluster: ClusterId,
-        address: &str,
+        addresses: &Addresses,
         boots: &Boots,
     ) -> Arc<Members> {
         let members = &self.members;
+        members.set_client_address(&addresses.clients);
         members.set_cluster(cluster);
         let opened = self.opened.iter().filter_map(|open| Some((&open.dir, open.ident?)));
         let damaged = self.damaged.iter().map(|damaged| (&damaged.dir, damaged.ident));
         for (dir, ident) in opened.chain(damaged) {
             members.keep_in(dir);
-            members.add_own(ident.store, address, dir, boots.get(ident.store));
+            members.add_own(ident.store, &addresses.nodes, dir, boots.get(ident.store));
         }
         members.save();
         members.clone()

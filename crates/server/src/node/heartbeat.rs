@@ -2,12 +2,14 @@
 //! of a reply for regions led here are executed.
 
 use super::dirs::Displaced;
+use super::listen::Addresses;
 use super::open;
 use super::router::NodeRouter;
 use super::split::{self, IdSource};
+use crate::access::LiveRules;
 use crate::config::Config;
 use crate::members::Members;
-use crate::placement::{PlacementService, answer_of, heartbeat_request, wire_times};
+use crate::placement::{PlacementService, answer_of, grants_of, heartbeat_request, wire_times};
 use crate::store::{Sample, StoreHandle};
 use crate::stores::{Boots, Stores};
 use crate::tasks::caught;
@@ -41,7 +43,7 @@ const STALE_AFTER_S: u64 = 60;
 
 pub(super) struct Heartbeats {
     pub config: Arc<Config>,
-    pub address: String,
+    pub addresses: Addresses,
     pub members: Arc<Members>,
     pub stores: Arc<Stores>,
     pub router: Arc<NodeRouter>,
@@ -124,7 +126,9 @@ impl Heartbeats {
             let changed = changes.iter().flat_map(|changes| &changes.regions);
             splitter.count_busy(changed, interval_s, self.limits());
             let node = NodeReport {
-                address: self.address.clone(),
+                address: self.addresses.nodes.clone(),
+                client_address: self.addresses.clients.clone(),
+                admin_address: self.addresses.administrators.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 started_at: self.started_at,
                 boot_nonce: self.boots.nonce(),
@@ -137,6 +141,8 @@ impl Heartbeats {
                 labels: Some(self.config.label_pairs()),
                 unix_s: SystemClock::new().unix_seconds(),
                 is_stopping: self.stores.is_stopping(),
+                access_version: self.rules().map(|rules| rules.get().grants.version),
+                name: None,
             };
             let mut reporter = shared.reporter.lock();
             reporter.note_sizes(splitter.take_changed());
@@ -153,6 +159,7 @@ impl Heartbeats {
         match self.placement.heartbeat(request).await {
             Ok(response) => {
                 self.update_members(&response);
+                self.update_grants(&response);
                 self.apply(shared, &response, sequence).await;
                 match response.interval_ms {
                     0 => INTERVAL,
@@ -243,10 +250,37 @@ impl Heartbeats {
     fn update_members(&self, response: &wire::HeartbeatResponse) {
         let is_listed = !response.members.is_empty();
         if is_listed
-            && self.members.update(response.members_version, &response.members, &self.address)
+            && self.members.update(
+                response.members_version,
+                &response.members,
+                &self.addresses.nodes,
+            )
         {
             self.members.announce();
         }
+    }
+
+    /// Returns the rules of those that connect to this node; `None` without TLS.
+    fn rules(&self) -> Option<&Arc<LiveRules>> {
+        self.router.access().tls().map(|tls| tls.live_rules())
+    }
+
+    /// Takes newer grants over.
+    fn update_grants(&self, response: &wire::HeartbeatResponse) {
+        let Some(rules) = self.rules() else { return };
+        match response.access.as_ref().map(grants_of) {
+            None => {}
+            Some(Ok(grants)) => {
+                let (version, count) = (grants.version, grants.by_name.len());
+                if rules.take_grants(grants) {
+                    tracing::info!("{count} grants are in force, version {version}");
+                    // An administrator may wait for it.
+                    self.router.report_due.notify_one();
+                }
+            }
+            Some(Err(error)) => tracing::error!("the grants in force stay: {error}"),
+        }
+        self.router.save_grants(&self.members, rules);
     }
 
     async fn apply(

@@ -7,7 +7,8 @@ use crate::config::Config;
 use crate::members::Members;
 use crate::placement;
 use crate::store::Engine;
-use std::path::PathBuf;
+use bytes::Bytes;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_node::start;
@@ -62,6 +63,7 @@ pub(super) async fn join(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         // A node that states no tick takes that of the cluster.
         lease_times: config.tick().map(|tick| placement::wire_times(&open::lease_times(tick))),
+        join_token: join_token(config)?,
         ..JoinRequest::default()
     };
     let answer = join_with_retry(access, addresses, &request).await?;
@@ -101,6 +103,16 @@ pub(super) fn tick_of(answer: &JoinResponse) -> Result<Option<TickMillis>> {
         ))
     };
     Ok(Some(tick.ok_or_else(unknown)?))
+}
+
+/// Reads the token that allows this node to join; empty without one.
+pub(super) fn join_token(config: &Config) -> Result<Bytes> {
+    if config.join_token_file.is_empty() {
+        return Ok(Bytes::new());
+    }
+    let path = Path::new(&config.join_token_file);
+    let token = std::fs::read_to_string(path).map_err(|error| Error::io("read", path, error))?;
+    Ok(Bytes::from(token.trim().to_owned()))
 }
 
 async fn join_with_retry(

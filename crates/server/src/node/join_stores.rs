@@ -40,6 +40,7 @@ impl Parts {
                 .collect(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease_times: Some(wire_times(&open::times_of(&self.config))),
+            join_token: identity::join_token(&self.config)?,
             ..JoinRequest::default()
         };
         let answer = join_with_retry(placement, &request).await?;

@@ -1,7 +1,9 @@
 //! Listening port, the process that holds it if it is in use, and the signals that a node obeys.
 
+use crate::access::Listener;
 use crate::config::Config;
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::time::Duration;
 use std::{fmt, fs, io};
 use stele_types::{Error, Result, address};
@@ -13,13 +15,51 @@ use tokio::time::{Instant, timeout_at};
 const RESOLVE_MAX: Duration = Duration::from_secs(10);
 const RESOLVE_PAUSE: Duration = Duration::from_millis(500);
 
-/// Binds the port; returns the listener and the advertised address, which resolves. Another port than
-/// the configured one is never used: clients and other nodes would not find the node.
-pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
-    let configured = config.listen.as_str();
-    let bound = TcpListener::bind(configured).await;
-    let listener = bound.map_err(|error| not_bound(configured, &error))?;
-    let bound = listener.local_addr().map_err(|error| Error::io("listen", configured, error))?;
+/// Addresses, `host:port`, under which others reach a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Addresses {
+    /// For other nodes: between them it names the node.
+    pub nodes: String,
+    /// For clients; empty: that for nodes.
+    pub clients: String,
+    /// For administrators; empty: that for clients.
+    pub administrators: String,
+}
+
+impl Addresses {
+    pub(super) fn for_clients(&self) -> &str {
+        if self.clients.is_empty() { &self.nodes } else { &self.clients }
+    }
+}
+
+/// Bound ports of a node.
+pub(super) struct Bound {
+    /// Each with the calls that it serves; that of clients comes last.
+    pub listeners: Vec<(TcpListener, Listener)>,
+    pub probes: Option<TcpListener>,
+}
+
+/// Binds the ports; returns them with the advertised addresses, which resolve. Another port than a
+/// configured one is never used: clients and other nodes would not find the node.
+pub(super) async fn bind(config: &Config) -> Result<(Bound, Addresses)> {
+    let only_if_set = |setting: &str| Some(setting.to_owned()).filter(|it| !it.is_empty());
+    let (mut listeners, mut addresses) = (Vec::new(), Addresses::default());
+    if let Some(at) = only_if_set(&config.admin_listen) {
+        let (listener, bound) = bind_to("admin_listen", &at).await?;
+        addresses.administrators = advertised_at(config, &at, bound);
+        listeners.push((listener, Listener::Admin));
+    }
+    if let Some(at) = only_if_set(&config.peer_listen) {
+        let (listener, bound) = bind_to("peer_listen", &at).await?;
+        addresses.nodes = advertised_at(config, &at, bound);
+        listeners.push((listener, Listener::Peer));
+    }
+    let (listener, bound) = bind_to("listen", &config.listen).await?;
+    let common = Listener::Common {
+        has_peer_listener: !config.peer_listen.is_empty(),
+        has_admin_listener: !config.admin_listen.is_empty(),
+    };
+    listeners.push((listener, common));
     let advertised = match config.advertise.is_empty() {
         true => bound.to_string(),
         false => {
@@ -29,27 +69,42 @@ pub(super) async fn bind(config: &Config) -> Result<(TcpListener, String)> {
             config.advertise.clone()
         }
     };
-    Ok((listener, advertised))
-}
-
-/// Binds the port of probes, if there is one.
-pub(super) async fn bind_probes(config: &Config) -> Result<Option<TcpListener>> {
-    if config.health_listen.is_empty() {
-        return Ok(None);
+    match addresses.nodes.is_empty() {
+        true => addresses.nodes = advertised,
+        false => addresses.clients = advertised,
     }
-    let configured = config.health_listen.as_str();
-    let bound = TcpListener::bind(configured).await;
-    bound.map(Some).map_err(|error| not_bound(configured, &error))
+    let probes = match only_if_set(&config.health_listen) {
+        Some(at) => Some(bind_to("health_listen", &at).await?.0),
+        None => None,
+    };
+    Ok((Bound { listeners, probes }, addresses))
 }
 
-fn not_bound(address: &str, error: &io::Error) -> Error {
+async fn bind_to(key: &'static str, configured: &str) -> Result<(TcpListener, SocketAddr)> {
+    let bound = TcpListener::bind(configured).await;
+    let listener = bound.map_err(|error| not_bound(key, configured, &error))?;
+    let bound = listener.local_addr().map_err(|error| Error::io(key, configured, error))?;
+    Ok((listener, bound))
+}
+
+/// Returns the address of a listener besides that of `listen`: on every interface, the advertised host
+/// stands for it.
+fn advertised_at(config: &Config, configured: &str, bound: SocketAddr) -> String {
+    let of = if bound.ip().is_unspecified() { &config.advertise } else { configured };
+    match address::split(of) {
+        Ok((host, _)) => format!("{host}:{}", bound.port()),
+        Err(_) => bound.to_string(),
+    }
+}
+
+fn not_bound(key: &str, address: &str, error: &io::Error) -> Error {
     if error.kind() != io::ErrorKind::AddrInUse {
-        return Error::invalid(format!("listen on {address}: {error}"));
+        return Error::invalid(format!("{key} on {address}: {error}"));
     }
     let port = address::split(address).map_or(0, |(_, port)| port);
     let by = holder(port).map_or("another process".to_owned(), |holder| holder.to_string());
     Error::Refused(format!(
-        "listen on {address}: port {port} is in use by {by}; stop it, or set `listen` to another port"
+        "{key} on {address}: port {port} is in use by {by}; stop it, or set `{key}` to another port"
     ))
 }
 
@@ -198,11 +253,32 @@ mod tests {
         let listen = held.local_addr().expect("bound").to_string();
         let port = listen.rsplit_once(':').expect("a port").1;
         let refused = bind(&Config { listen: listen.clone(), ..Config::default() }).await;
-        let text = refused.expect_err("the port is in use").to_string();
+        let text = refused.err().expect("the port is in use").to_string();
         let process = std::process::id();
         assert!(text.contains(&format!("port {port} is in use by process {process} (")), "{text}");
         drop(held);
-        bind(&Config { listen, ..Config::default() }).await.expect("it is free");
+        assert!(bind(&Config { listen, ..Config::default() }).await.is_ok(), "it is free");
+    }
+
+    #[tokio::test]
+    async fn nodes_are_given_the_address_of_peer_listen_and_clients_that_of_listen() {
+        let config = Config {
+            listen: "127.0.0.1:0".to_owned(),
+            peer_listen: "0.0.0.0:0".to_owned(),
+            advertise: "localhost:2379".to_owned(),
+            ..Config::default()
+        };
+        let (bound, addresses) = bind(&config).await.unwrap_or_else(|error| panic!("{error}"));
+        let port = bound.listeners[0].0.local_addr().expect("bound").port();
+        assert_eq!(addresses.nodes, format!("localhost:{port}"), "its own port");
+        assert_eq!(addresses.clients, "localhost:2379");
+        let kinds: Vec<Listener> = bound.listeners.iter().map(|(_, it)| *it).collect();
+        let common = Listener::Common { has_peer_listener: true, has_admin_listener: false };
+        assert_eq!(kinds, [Listener::Peer, common]);
+        let (_, addresses) = bind(&Config { peer_listen: String::new(), ..config })
+            .await
+            .unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((&addresses.nodes[..], &addresses.clients[..]), ("localhost:2379", ""));
     }
 
     #[tokio::test]

@@ -37,7 +37,7 @@ use crate::tikv::TikvService;
 use crate::transport::{self, Transport};
 use dirs::Dirs;
 use identity::Opened;
-use listen::{Signal, Signals};
+use listen::{Addresses, Bound, Signal, Signals};
 use reload::Reload;
 use router::NodeRouter;
 use seeds::{ClusterQuestion, Seeds};
@@ -149,15 +149,16 @@ impl Node {
     async fn open(config: Config) -> Result<Self> {
         let started = Instant::now();
         let access = Access::open(&config)?;
-        let (listener, address) = listen::bind(&config).await?;
-        let probes = listen::bind_probes(&config).await?;
+        let (bound, addresses) = listen::bind(&config).await?;
+        let address = addresses.nodes.clone();
         let question = ClusterQuestion::ask(&config, &access, &address);
         let opened = config.clone();
         let mut dirs = blocking(move || dirs::open_all(&opened)).await?;
         let cluster = match dirs.cluster {
             Some(cluster) => question.check(cluster).await.map(|()| cluster)?,
-            None => new_cluster((&config, &access), &mut dirs, &address).await?,
+            None => new_cluster((&config, &access), &mut dirs, &addresses).await?,
         };
+        access.restore_grants(&config.stores, cluster)?;
         let idents = dirs.idents();
         let config = Arc::new(open::with_tick(config, &idents)?);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
@@ -165,7 +166,7 @@ impl Node {
         let (tasks, failures) = Tasks::new();
         let router = Arc::new(NodeRouter::new(stores.clone(), tasks.clone(), access.clone()));
         let boots = dirs.boots();
-        let members = dirs.keep_members(cluster, &address, &boots);
+        let members = dirs.keep_members(cluster, &addresses, &boots);
         router.set_members(members.clone());
         let identity = transport::Identity {
             cluster,
@@ -186,6 +187,7 @@ impl Node {
             access,
             cluster,
             address,
+            addresses,
             members,
             stores,
             router,
@@ -196,13 +198,13 @@ impl Node {
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
         let placement = parts.placement(&idents);
-        let (port, reload) = parts.serve((listener, probes), placement.clone(), &stopping);
+        let (port, reload) = parts.serve(bound, placement.clone(), &stopping);
         parts.join_new_stores(new, placement.clone(), &stopping);
         parts.start_address_exchange(&stopping);
         parts.follow_files(&reload, &stopping);
         parts.start_heartbeats(placement, &stopping);
         let ready = Ready {
-            address: parts.address,
+            address: parts.addresses.for_clients().to_owned(),
             cluster,
             stores: idents.iter().map(|ident| ident.store).collect(),
             copies: copies(&parts.stores),
@@ -260,8 +262,9 @@ impl Node {
         let _ = self.port.await;
         self.transport.shutdown().await;
         self.router.stop_snapshots();
-        let stores = self.stores.clone();
+        let (stores, access) = (self.stores.clone(), self.reload.access.clone());
         let stopped = tokio::task::spawn_blocking(move || {
+            access.audit().flush();
             // Recovering stores first: one may be opening.
             stores.recovering().iter().for_each(|store| store.stop());
             for store in stores.all() {
@@ -295,7 +298,9 @@ struct Parts {
     config: Arc<Config>,
     access: Access,
     cluster: ClusterId,
+    /// `host:port` of this node for other nodes.
     address: String,
+    addresses: Addresses,
     members: Arc<Members>,
     stores: Arc<Stores>,
     router: Arc<NodeRouter>,
@@ -383,7 +388,7 @@ impl Parts {
 
     fn serve(
         &self,
-        (listener, probes): (TcpListener, Option<TcpListener>),
+        Bound { listeners, probes }: Bound,
         placement: Arc<PlacementService>,
         stopping: &watch::Sender<bool>,
     ) -> (oneshot::Receiver<()>, Reload) {
@@ -421,7 +426,7 @@ impl Parts {
         let health = Health {
             cluster: self.cluster,
             tick_ms: self.config.tick_ms,
-            address: self.address.clone(),
+            address: self.addresses.for_clients().to_owned(),
             stores: self.stores.clone(),
             tasks: self.router.tasks.clone(),
             metrics,
@@ -442,7 +447,7 @@ impl Parts {
             ..port::PortOptions::default()
         };
         let (transport, stopped) = (self.transport.clone(), stopping.subscribe());
-        let serving = port::serve(listener, routes, transport, options, memory, stats, stopped);
+        let serving = port::serve(listeners, routes, transport, options, memory, stats, stopped);
         let (closed, port) = oneshot::channel();
         self.router.tasks.spawn_lasting("port", async move {
             let _closed: oneshot::Sender<()> = closed;
@@ -536,7 +541,7 @@ impl Parts {
         self.router.tasks.spawn_lasting("placement-ticks", ticking);
         let heartbeats = heartbeat::Heartbeats {
             config: self.config.clone(),
-            address: self.address.clone(),
+            addresses: self.addresses.clone(),
             members: self.members.clone(),
             stores: self.stores.clone(),
             router: self.router.clone(),
@@ -561,24 +566,24 @@ impl Parts {
 async fn new_cluster(
     (config, access): (&Config, &Access),
     dirs: &mut Dirs,
-    address: &str,
+    own: &Addresses,
 ) -> Result<ClusterId> {
     let (opened, members) = (&mut dirs.opened, &dirs.members);
     if config.join.is_empty() {
         let capacities_bytes = opened.iter().map(|open| open.engine.stats().device_bytes).collect();
         let cluster = ClusterId(random() | 1);
-        let bootstrap = Bootstrap { cluster, address: address.to_owned(), capacities_bytes };
+        let bootstrap = Bootstrap { cluster, address: own.nodes.clone(), capacities_bytes };
         let tick = config.tick().unwrap_or(TickMillis::OF_NEW_CLUSTERS);
         identity::bootstrap(opened, &bootstrap, tick)?;
         return Ok(cluster);
     }
     let mut addresses = config.join.clone();
     addresses.extend(members.addresses());
-    addresses.retain(|other| other != address);
+    addresses.retain(|other| *other != own.nodes && *other != own.clients);
     if addresses.is_empty() {
         return Err(Error::invalid("`join` names only this node: name another one"));
     }
-    identity::join((config, access), opened, &addresses, address, members).await
+    identity::join((config, access), opened, &addresses, &own.nodes, members).await
 }
 
 /// Returns an unpredictable number: the standard library seeds its maps from the system.

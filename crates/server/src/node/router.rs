@@ -1,7 +1,7 @@
 //! Exchange between the store loops, the transport and the rest of the node.
 
 use super::stopped_run::{self, StoppedRun};
-use crate::access::Access;
+use crate::access::{Access, LiveRules};
 use crate::members::Members;
 use crate::snapshot_transfer::SnapshotTransfer;
 use crate::store::{Engine, OutputSink};
@@ -13,7 +13,7 @@ use crate::transport::{
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
-use stele_node::members::RunStanding;
+use stele_node::members::{NotOwner, RunStanding};
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::{Event, Input, PeerMessage, SendSnapshot};
 use stele_types::{Error, StartId, StoreId, StoreRun};
@@ -114,6 +114,25 @@ impl NodeRouter {
         }
     }
 
+    /// Returns how this node connects, and the rules of those that connect to it.
+    pub(super) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Saves the grants in force in the directories that lack them. Does not wait.
+    pub(super) fn save_grants(&self, members: &Members, rules: &Arc<LiveRules>) {
+        let (version, cluster) = (rules.get().grants.version, members.cluster());
+        for copy in members.copies().into_iter().filter(|copy| copy.lacks_grants(version)) {
+            let rules = rules.clone();
+            self.tasks.spawn_finite("access-file", async move {
+                let save = move || copy.save_grants(cluster, &rules);
+                // Fails only by a panic, which has been logged, or when the node stops.
+                let _ = tokio::task::spawn_blocking(save).await;
+                Ok(())
+            });
+        }
+    }
+
     /// Tells the other nodes, and the stores of this one, that a store does not serve. Its regions
     /// would hibernate without a leader otherwise.
     pub(super) fn store_gone(&self, store: StoreId) {
@@ -202,6 +221,10 @@ impl Deliver for NodeRouter {
     }
 
     fn refused(&self, refused: &RefusedStore) {
+        // The list arrives within a second.
+        if refused.refusal == Refusal::NotListed {
+            return tracing::debug!("store {}: {}", refused.store, refused.text);
+        }
         let key = (refused.refusal, refused.rival.id());
         // It is refused several times a second.
         if self.refused.lock().insert(refused.store, key) != Some(key) {
@@ -246,6 +269,14 @@ impl Resolve for Members {
 
     fn admit(&self, store: StoreId, run: &StoreRun, address: &str, evidence: &Evidence) -> Verdict {
         Self::admit(self, store, run, address, evidence)
+    }
+
+    fn check_owner(&self, store: StoreId, node: &str) -> Result<(), NotOwner> {
+        Self::check_owner(self, store, node)
+    }
+
+    fn is_bound(&self, store: StoreId) -> bool {
+        self.get(store).is_some_and(|member| member.owner.is_some())
     }
 
     fn standing(&self, store: StoreId, run: &StoreRun, address: &str) -> RunStanding {

@@ -209,7 +209,11 @@ impl Seeds {
             }
             return;
         }
-        if *members_version > self.members.version()
+        // Invariant: over TLS a list of a node that may not lead replaces none. The answer to a heartbeat
+        // does.
+        let may_replace = self.access.tls().is_none() || self.members.version() == 0;
+        if may_replace
+            && *members_version > self.members.version()
             && self.members.update(*members_version, members, &self.address)
         {
             self.members.announce();

@@ -116,6 +116,10 @@ impl System for SystemRegion {
         self.address.clone()
     }
 
+    fn client_address_of(&self, address: &str) -> String {
+        self.members.client_address_of(address)
+    }
+
     fn nodes(&self) -> Vec<String> {
         self.members.addresses()
     }

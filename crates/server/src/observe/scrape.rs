@@ -38,6 +38,7 @@ impl Metrics {
             transport(&health.transport),
             port(&health.port),
             tls(&health.access),
+            audit(&health.access),
             memory(&health.memory),
         ];
         let network = network.into_iter().flatten();
@@ -127,7 +128,18 @@ fn tls(access: &Access) -> Vec<Family> {
     for (cause, count) in tls.failed_handshakes() {
         failed.samples.push((format!("cause=\"{cause}\""), count as f64));
     }
-    vec![left, failed]
+    let mut refused =
+        family("nodes_refused", "counter", "Refusals of nodes that act for others, by cause");
+    for (cause, count) in tls.refused_nodes() {
+        refused.samples.push((format!("cause=\"{cause}\""), count as f64));
+    }
+    vec![left, failed, refused]
+}
+
+fn audit(access: &Access) -> Vec<Family> {
+    let mut lost = family("audit_lines_lost", "counter", "Lines missing in the audit log");
+    lost.samples.extend(access.audit().lost().map(|lost| (String::new(), lost as f64)));
+    vec![lost]
 }
 
 fn memory(memory: &NodeMemory) -> Vec<Family> {

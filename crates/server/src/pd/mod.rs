@@ -1,6 +1,7 @@
 //! PD's service as clients use it: members of the cluster, locations of regions and stores. Every
 //! node answers; one that does not lead the placement group forwards to the leader.
 
+use crate::access::Rights;
 use crate::members::Members;
 use crate::placement::PlacementService;
 use crate::port::RAW_CALLS_ONLY;
@@ -33,6 +34,8 @@ pub(crate) struct PdService {
 
 type RpcResult<T> = Result<Response<T>, Status>;
 type Replies<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+const QUERY_REGION: &str = "/pdpb.PD/QueryRegion";
 
 /// Answers that may wait for a slow reader.
 const ANSWERS_MAX: usize = 16;
@@ -107,6 +110,18 @@ impl PdService {
         let request = ListStoresRequest { ids, ..Default::default() };
         Ok(self.placement.list_stores(request).await?.stores)
     }
+
+    /// Invariant: clients get the address for clients of each node, and no other.
+    /// Tests: `clients_get_the_address_of_listen_and_nodes_that_of_peer_listen`.
+    fn store_meta(&self, info: &StoreInfo) -> metapb::Store {
+        // Before a node's first report only its own list has its address for clients.
+        let for_clients = match info.client_address.is_empty() {
+            true => self.members.client_address_of(&info.address),
+            false => info.client_address.clone(),
+        };
+        // bug server.clients_sent_to_peers: `for_clients` is `info.address.clone()`
+        store_meta(info, for_clients)
+    }
 }
 
 /// Converts PD's limit: 0 and less mean all.
@@ -141,10 +156,10 @@ where
 #[tonic::async_trait]
 impl Pd for PdService {
     async fn get_members(&self, _: Request<GetMembersRequest>) -> RpcResult<GetMembersResponse> {
-        let addresses = self.members.addresses();
+        let addresses = self.members.client_addresses();
         let members: Vec<Member> = addresses.iter().map(|at| member(at)).collect();
         let leader = self.placement.leader_address();
-        let leader = leader.map(|address| member(&address));
+        let leader = leader.map(|address| member(&self.members.client_address_of(&address)));
         let leader = leader.or_else(|| members.first().cloned());
         Ok(Response::new(GetMembersResponse {
             header: self.header(),
@@ -198,10 +213,17 @@ impl Pd for PdService {
         &self,
         requests: Request<Streaming<QueryRegionRequest>>,
     ) -> RpcResult<Self::QueryRegionStream> {
-        let service = self.clone();
+        let (service, rights) = (self.clone(), requests.extensions().get::<Rights>().cloned());
         let answer = move |request| -> BoxFuture<'static, _> {
+            // They may have changed since the stream began.
+            let denied = rights.as_ref().and_then(|rights| rights.check(QUERY_REGION).err());
             let service = service.clone();
-            Box::pin(async move { service.query(request).await })
+            Box::pin(async move {
+                match denied {
+                    Some(denied) => Err(Status::permission_denied(denied.to_string())),
+                    None => service.query(request).await,
+                }
+            })
         };
         Ok(Response::new(in_order(requests.into_inner(), self.stop.clone(), answer)))
     }
@@ -257,7 +279,7 @@ impl Pd for PdService {
             let message = format!("invalid store ID {id}, not found");
             header.error = Some(Error { r#type: ErrorType::Unknown as i32, message });
         }
-        let store = info.as_ref().map(store_meta);
+        let store = info.map(|info| self.store_meta(&info));
         Ok(Response::new(GetStoreResponse { header: Some(header), store }))
     }
 
@@ -268,7 +290,7 @@ impl Pd for PdService {
         let request = request.into_inner();
         self.check(request.header.as_ref())?;
         let stores = self.stores_of(Vec::new()).await?;
-        let stores = stores.iter().map(store_meta).collect();
+        let stores = stores.iter().map(|info| self.store_meta(info)).collect();
         Ok(Response::new(GetAllStoresResponse { header: self.header(), stores }))
     }
 
@@ -355,7 +377,7 @@ fn store_label(label: &Label) -> metapb::StoreLabel {
     metapb::StoreLabel { key: label.key.clone(), value: label.value.clone() }
 }
 
-fn store_meta(info: &StoreInfo) -> metapb::Store {
+fn store_meta(info: &StoreInfo, for_clients: String) -> metapb::Store {
     let stats = info.stats.as_ref();
     // A store without an id gets 0; clients need only its address.
     let id = stats.map_or(0, |stats| stats.id);
@@ -368,9 +390,9 @@ fn store_meta(info: &StoreInfo) -> metapb::Store {
     };
     metapb::Store {
         id,
-        address: info.address.clone(),
+        address: for_clients.clone(),
         peer_address: info.address.clone(),
-        status_address: info.address.clone(),
+        status_address: for_clients,
         state: state as i32,
         node_state: node_state as i32,
         labels: info.labels.iter().map(store_label).collect(),
@@ -389,7 +411,7 @@ mod tests {
         let label = |key: &str, value: &str| Label { key: key.to_owned(), value: value.to_owned() };
         let labels = vec![label("zone", "z1"), label("rack", "r7")];
         let info = StoreInfo { address: "a:1".to_owned(), labels, ..StoreInfo::default() };
-        let found = store_meta(&info).labels;
+        let found = store_meta(&info, "a:1".to_owned()).labels;
         let found: Vec<_> = found.iter().map(|it| (it.key.as_str(), it.value.as_str())).collect();
         assert_eq!(found, [("zone", "z1"), ("rack", "r7")]);
     }

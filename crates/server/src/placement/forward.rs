@@ -1,20 +1,24 @@
 //! Forwarding of calls to the leader: once, never in a circle.
 
 use super::PlacementService;
-use crate::access::Access;
+use crate::access::{Access, Principal, first_caller};
 use crate::port::MESSAGE_BYTES_MAX;
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use stele_proto::stele::control::v1::RequestHeader;
 use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_tls::Identity;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
-/// Metadata key under which a node that does not lead names the leader.
+/// Metadata key under which a node that does not lead names the leader, by its address for clients.
 const LEADER_METADATA: &str = "stele-leader";
+/// The same by its address for nodes, where that differs.
+const LEADER_FOR_NODES_METADATA: &str = "stele-leader-for-nodes";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this time the node has probably lost leadership; callers retry.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
@@ -46,10 +50,15 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    pub(super) fn not_leader(&self, address: &str) -> Status {
-        let mut status = Status::unavailable(format!("not leader; the leader is {address}"));
-        if let Ok(value) = MetadataValue::try_from(address) {
-            status.metadata_mut().insert(LEADER_METADATA, value);
+    /// Refuses a call and names the leader, by its addresses for nodes and for clients.
+    pub(super) fn not_leader(&self, address: &str, for_clients: &str) -> Status {
+        let mut status = Status::unavailable(format!("not leader; the leader is {for_clients}"));
+        let of_nodes = (LEADER_FOR_NODES_METADATA, address);
+        let of_nodes = Some(of_nodes).filter(|_| address != for_clients);
+        for (key, address) in of_nodes.into_iter().chain([(LEADER_METADATA, for_clients)]) {
+            if let Ok(value) = MetadataValue::try_from(address) {
+                status.metadata_mut().insert(key, value);
+            }
         }
         status
     }
@@ -65,7 +74,8 @@ impl Forward {
         if !lost.contains(&refusal.code()) && !is_other_cluster {
             return refusal;
         }
-        let named = refusal.metadata().get(LEADER_METADATA);
+        let named = |key: &str| refusal.metadata().get(key);
+        let named = named(LEADER_FOR_NODES_METADATA).or_else(|| named(LEADER_METADATA));
         *self.known_leader.lock() = named.and_then(|name| name.to_str().ok()).map(str::to_owned);
         match refusal.message().contains(" leader") {
             true => refusal,
@@ -114,7 +124,7 @@ impl PlacementService {
         let known = self.leader_address().filter(|leader| *leader != own);
         if header.is_some_and(|header| header.forwarded) {
             return Err(match known {
-                Some(leader) => self.forward.not_leader(&leader),
+                Some(leader) => self.not_leader_but(&leader),
                 None => self.no_leader("no leader"),
             });
         }
@@ -127,6 +137,11 @@ impl PlacementService {
         Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: true }))
     }
 
+    /// Refuses a call and names the leader.
+    pub(super) fn not_leader_but(&self, leader: &str) -> Status {
+        self.forward.not_leader(leader, &self.system.client_address_of(leader))
+    }
+
     /// Learns from a refusal of the node that was called for the leader. Returns the status for the
     /// caller.
     pub(super) fn learn(&self, refusal: Status) -> Status {
@@ -137,6 +152,44 @@ impl PlacementService {
             true => self.no_leader(refusal.message()),
             false => refusal,
         }
+    }
+
+    /// Fails if the call was forwarded by a node that is not a member.
+    ///
+    /// Invariant: the identity of a first caller is taken from members alone. Any other certificate of a
+    /// node would join under the name of a member.
+    /// Test: `a_node_that_is_no_member_forwards_nothing`.
+    pub(super) async fn check_forwarder(self: &Arc<Self>) -> Result<(), Status> {
+        let Some(via) = first_caller().and_then(|caller| caller.via) else { return Ok(()) };
+        let name = via.as_str();
+        // bug server.any_node_forwards: return Ok(());
+        match self.read_state(|state| state.cluster.has_node(name)).await? {
+            true => Ok(()),
+            false => {
+                let text = format!(
+                    "node {name} has no store in this cluster, and forwards no calls: call a member"
+                );
+                Err(self.denied(name, "forward", text))
+            }
+        }
+    }
+
+    /// Returns the name in the certificate of the node that the call comes from; `None` without TLS.
+    pub(super) fn sender(&self) -> Option<String> {
+        match first_caller().map(|caller| caller.first) {
+            Some(Principal::Known(Identity::Node { node, .. })) => Some(node.as_str().to_owned()),
+            Some(_) => None,
+            // This node calls itself.
+            None => self.system.access().tls().map(|tls| tls.node().as_str().to_owned()),
+        }
+    }
+
+    /// Counts and logs a refusal; returns it for the caller.
+    pub(super) fn denied(&self, node: &str, cause: &'static str, text: String) -> Status {
+        if let Some(tls) = self.system.access().tls() {
+            tls.note_refused(node, cause, &text);
+        }
+        Status::permission_denied(text)
     }
 
     pub(super) fn check_cluster(&self, header: Option<&RequestHeader>) -> Result<(), Status> {
@@ -163,11 +216,12 @@ macro_rules! leader_calls {
             ) -> Result<stele_proto::stele::control::v1::$response, tonic::Status> {
                 self.check_cluster(request.header.as_ref())?;
                 if self.leads() {
+                    self.check_forwarder().await?;
                     return self.$here(request).await;
                 }
                 let (mut client, header) = self.forward_client(request.header.as_ref())?;
                 request.header = Some(header);
-                let answer = client.$rpc(request).await.map(tonic::Response::into_inner);
+                let answer = client.$rpc($crate::access::forwarded(request)).await.map(tonic::Response::into_inner);
                 answer.map_err(|refusal| self.learn(refusal))
             })*
         }
@@ -184,8 +238,11 @@ mod tests {
     fn whatever_goes_wrong_on_the_way_the_caller_is_told_to_look_for_the_leader() {
         let forward = Forward::default();
         let known = || forward.known_leader.lock().clone();
-        forward.learn(forward.not_leader("a:1"));
+        forward.learn(forward.not_leader("a:1", "a:1"));
         assert_eq!(known().as_deref(), Some("a:1"));
+        let refusal = forward.learn(forward.not_leader("a:2", "c:1"));
+        assert_eq!(known().as_deref(), Some("a:2"), "nodes call the address for nodes");
+        assert_eq!(refusal.metadata().get(LEADER_METADATA).unwrap(), "c:1");
         let refusal = forward.learn(Status::failed_precondition("3 nodes are needed"));
         assert_eq!(refusal.code(), Code::FailedPrecondition);
         assert!(known().is_some(), "a refusal of the leader is its answer");

@@ -1,21 +1,25 @@
 //! Members of the cluster: joins, and lists for other nodes.
 
 use super::forward::leader_calls;
-use super::{PlacementService, wire};
+use super::{PlacementService, refused, wire};
 use crate::members::encode;
 use std::sync::Arc;
 use stele_node::members::list_of;
-use stele_placement::{Cluster, NewStore};
+use stele_placement::{Cluster, JoinPermit, JoinRefusal, JoiningNode, NewStore, TokenHash};
 use stele_proto::stele::control::v1::{
-    AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse, Member, MembersResponse,
-    StoreState,
+    AdmitRequest, AdmitResponse, AllocIdsRequest, AllocIdsResponse, JoinRequest, JoinResponse,
+    Member, MembersResponse, StoreState,
 };
+use stele_tls::token_hash;
+use stele_types::StoreId;
 use tokio::sync::oneshot;
 use tonic::Status;
 
 leader_calls! {
     /// Adds stores to the cluster. The same tokens always get the same ids.
     join, join(JoinRequest) -> JoinResponse = join_here;
+    /// Allows nodes with certificates to join.
+    admit, admit(AdmitRequest) -> AdmitResponse = admit_here;
     /// Reserves ids for regions and peers.
     alloc_ids_of, alloc_ids(AllocIdsRequest) -> AllocIdsResponse = alloc_ids_here;
 }
@@ -24,12 +28,18 @@ impl PlacementService {
     async fn join_here(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, Status> {
         self.check_times(request.lease_times.as_ref(), &request.address).map_err(with_remedy)?;
         let stores: Vec<NewStore> = request.stores.into_iter().map(new_store).collect();
+        let node = self.sender().map(|name| JoiningNode {
+            name,
+            token: Some(&request.join_token).filter(|it| !it.is_empty()).map(|it| token_hash(it)),
+            unix_s: self.clock.unix_seconds(),
+        });
+        let name = node.as_ref().map(|node| node.name.clone()).unwrap_or_default();
         let (address, now) = (request.address, self.now());
         let (cluster, own) = (self.cluster, self.system.own_address());
         let times = wire::wire_times(&self.times);
         let (sender, decided) = oneshot::channel();
         self.input(|leader| {
-            leader.join(address, stores, now, move |joined| {
+            leader.join((address, node), stores, now, move |joined| {
                 let response = joined.map(|(ids, state)| JoinResponse {
                     cluster_id: cluster.0,
                     store_ids: ids.iter().map(|id| id.0).collect(),
@@ -46,14 +56,41 @@ impl PlacementService {
                 let _ = sender.send(response);
             });
         });
-        let refused = |error: stele_types::Error| Status::invalid_argument(error.to_string());
+        let refused = |refusal: JoinRefusal| match refusal {
+            JoinRefusal::Invalid(error) => Status::invalid_argument(error.to_string()),
+            other => self.denied(&name, "join", other.to_string()),
+        };
         self.decided(decided, refused).await
+    }
+
+    async fn admit_here(self: &Arc<Self>, request: AdmitRequest) -> Result<AdmitResponse, Status> {
+        let AdmitRequest { node, token_sha256, valid_s, store_id, .. } = request;
+        let permit = match (node.is_empty(), TokenHash::try_from(&token_sha256[..])) {
+            (false, Err(_)) if token_sha256.is_empty() => JoinPermit::Node(node.clone()),
+            (true, Ok(hash)) => JoinPermit::Token(hash),
+            _ => return Err(Status::invalid_argument("name one node, or the hash of one token")),
+        };
+        let unix_s = self.clock.unix_seconds();
+        let plan = move |cluster: &Cluster, _| {
+            let changes = match store_id {
+                0 => cluster.plan_permit(&permit, valid_s, unix_s),
+                store => cluster.plan_new_owner(StoreId(store), &node),
+            };
+            Ok(((), changes.map_err(refused)?))
+        };
+        self.commit_decision(plan, |(), _| AdmitResponse {}).await
     }
 
     async fn alloc_ids_here(
         self: &Arc<Self>,
         request: AllocIdsRequest,
     ) -> Result<AllocIdsResponse, Status> {
+        if let Some(name) = self.sender()
+            && !self.read_state(|state| state.cluster.has_node(&name)).await?
+        {
+            let text = format!("node {name} has no store in this cluster");
+            return Err(self.denied(&name, "ids", text));
+        }
         Ok(AllocIdsResponse { first: self.take_ids(u64::from(request.count)).await? })
     }
 

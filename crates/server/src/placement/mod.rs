@@ -4,6 +4,7 @@
 //! [`PlacementLeader`] decides when the state is loaded and when a decision is answered. The service
 //! gives it the term and the calls, does its reads and proposals, and waits for its answers.
 
+mod access;
 mod explain;
 mod forward;
 mod lookup;
@@ -15,6 +16,7 @@ mod stores;
 mod tests;
 mod wire;
 
+pub(crate) use access::decode as grants_of;
 pub(crate) use members::warning_of_two;
 pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, times_of, wire_times};
 
@@ -24,11 +26,14 @@ use bytes::Bytes;
 use forward::{Forward, leader_calls};
 use members::members_of;
 use parking_lot::RwLock;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use stele_node::placement::{Accepted, NotDecided, PlacementLeader, Work};
 use stele_node::report::Report;
-use stele_placement::{Bootstrap, Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION};
+use stele_placement::{
+    Bootstrap, Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION, other_node,
+};
 use stele_proto::stele::control::v1::{HeartbeatRequest, HeartbeatResponse};
 use stele_replica::LeaseTimes;
 use stele_types::{
@@ -63,6 +68,10 @@ pub trait System: Send + Sync + 'static {
     fn leader_address(&self) -> Option<String>;
     /// Returns `host:port` of this node.
     fn own_address(&self) -> String;
+    /// Returns the address for clients of the node at `address`.
+    fn client_address_of(&self, address: &str) -> String {
+        address.to_owned()
+    }
     /// Returns how this node connects to others.
     fn access(&self) -> Access {
         Access::default()
@@ -319,7 +328,7 @@ impl PlacementService {
 
     fn not_leader(&self) -> Status {
         match self.system.leader_address() {
-            Some(address) => self.forward.not_leader(&address),
+            Some(address) => self.not_leader_but(&address),
             None => self.no_leader("no leader"),
         }
     }
@@ -358,6 +367,8 @@ impl PlacementService {
         let (cluster, own) = (self.cluster, self.system.own_address());
         let (sender, decided) = oneshot::channel();
         let (mut report, now) = (wire::report_of(&request), self.now());
+        report.node.name = self.sender();
+        self.drop_foreign(&mut report).await?;
         self.drop_refused(&mut report).await?;
         self.input(|leader| {
             leader.report(report, now, move |accepted| {
@@ -372,6 +383,31 @@ impl PlacementService {
 }
 
 impl PlacementService {
+    /// Drops the stores of a report that are bound to other nodes. Fails if none is left.
+    ///
+    /// Invariant: the placement group and its leader learn nothing of a store from another node.
+    /// Test: `each_attack_of_a_node_on_the_stores_of_another_one_is_refused`.
+    async fn drop_foreign(self: &Arc<Self>, report: &mut Report) -> Result<(), Status> {
+        let Some(name) = report.node.name.clone() else { return Ok(()) };
+        let stores: Vec<StoreId> = report.stores.iter().map(|store| store.id).collect();
+        let foreign: BTreeMap<StoreId, String> = self
+            .read_state(|state| {
+                let cluster = &state.cluster;
+                let foreign = stores.iter().filter(|id| cluster.is_foreign(**id, Some(&name)));
+                foreign.filter_map(|id| Some((*id, cluster.owner(*id)?.to_owned()))).collect()
+            })
+            .await?;
+        let Some((first, owner)) = foreign.first_key_value() else { return Ok(()) };
+        let refused = self.denied(&name, "heartbeat", other_node(*first, owner, &name));
+        report.stores.retain(|store| !foreign.contains_key(&store.id));
+        report.regions.retain(|region| !foreign.contains_key(&region.leader.store));
+        // bug server.foreign_report_taken: never
+        if report.stores.is_empty() {
+            return Err(refused);
+        }
+        Ok(())
+    }
+
     /// Drops the stores of a report that this node does not hear, with the regions that they lead. Fails
     /// if none is left.
     ///
@@ -403,10 +439,13 @@ fn response(
     }
     let members_version = state.cluster.members_version();
     let is_known = request.members_version == members_version;
+    let grants = state.cluster.grants();
+    let lacks_grants = request.access_version.is_some_and(|known| known != grants.version);
     HeartbeatResponse {
         cluster_id: cluster.0,
         members_version,
         members: if is_known { Vec::new() } else { members_of(&state.cluster, own) },
+        access: lacks_grants.then(|| access::encode(grants)),
         ..wire::response(&answer)
     }
 }

@@ -1,6 +1,7 @@
 //! Settings of the whole cluster.
 
 use super::{PlacementService, refused};
+use crate::access::forwarded;
 use std::sync::Arc;
 use stele_placement::{Cluster, Config, SETTINGS, Setting};
 use stele_proto::stele::control::v1::{
@@ -13,12 +14,12 @@ impl PlacementService {
         SETTINGS.iter().any(|setting| setting.name == name)
     }
 
-    /// Returns the settings with these names, or all. `forwarded`: another node forwards a client's
+    /// Returns the settings with these names, or all. `is_forwarded`: another node forwards a client's
     /// call.
     pub async fn settings(
         self: &Arc<Self>,
         names: &[String],
-        forwarded: bool,
+        is_forwarded: bool,
     ) -> Result<Vec<ConfigItem>, Status> {
         let is_wanted =
             |setting: &&Setting| names.is_empty() || names.iter().any(|name| name == setting.name);
@@ -27,11 +28,11 @@ impl PlacementService {
             let items = |config: &Config| wanted.iter().map(|s| item(s, config)).collect();
             return self.read_state(|state| items(state.cluster.config())).await;
         }
-        let from = RequestHeader { forwarded, ..RequestHeader::default() };
+        let from = RequestHeader { forwarded: is_forwarded, ..RequestHeader::default() };
         let (mut client, header) = self.forward_client(Some(&from))?;
         let keys = wanted.iter().map(|setting| setting.name.to_owned()).collect();
         let request = GetConfigRequest { header: Some(header), keys };
-        let answer = client.get_config(request).await;
+        let answer = client.get_config(forwarded(request)).await;
         Ok(answer.map_err(|refusal| self.learn(refusal))?.into_inner().items)
     }
 
@@ -39,17 +40,18 @@ impl PlacementService {
         self: &Arc<Self>,
         name: &str,
         value: &str,
-        forwarded: bool,
+        is_forwarded: bool,
     ) -> Result<ConfigItem, Status> {
         if !self.leads() {
-            let from = RequestHeader { forwarded, ..RequestHeader::default() };
+            let from = RequestHeader { forwarded: is_forwarded, ..RequestHeader::default() };
             let (mut client, header) = self.forward_client(Some(&from))?;
             let (key, value) = (name.to_owned(), value.to_owned());
             let request = SetConfigRequest { header: Some(header), key, value };
-            let answer = client.set_config(request).await;
+            let answer = client.set_config(forwarded(request)).await;
             let answer = answer.map_err(|refusal| self.learn(refusal))?.into_inner();
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
+        self.check_forwarder().await?;
         let setting = Config::setting(name).map_err(refused)?;
         let number = setting.value_of(value);
         let number = number.map_err(|error| Status::invalid_argument(error.to_string()))?;

@@ -163,6 +163,8 @@ fn info(state: &LeaderState, counts: &StoreCounts, store: &Store, now: Millis) -
     StoreInfo {
         stats: Some(stats),
         address: store.address.clone(),
+        client_address: state.cluster.client_address(store.id).to_owned(),
+        admin_address: store.node.admin_address.clone(),
         state: wire::store_state(store.state) as i32,
         labels: wire::labels(store),
         version: store.node.version.clone(),

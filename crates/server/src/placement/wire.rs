@@ -32,6 +32,8 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
     let starts = report.node.lineages.iter().map(starts_of).collect();
     wire::HeartbeatRequest {
         address: report.node.address,
+        client_address: report.node.client_address,
+        admin_address: report.node.admin_address,
         version: report.node.version,
         started_at: report.node.started_at,
         boot_nonce: report.node.boot_nonce,
@@ -39,6 +41,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         labels: report.node.labels.map(|labels| wire::NodeLabels { labels: labels_of(&labels) }),
         unix_s: report.node.unix_s,
         stopping: report.node.is_stopping,
+        access_version: report.node.access_version,
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
         starts,
@@ -57,6 +60,8 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
     Report {
         node: NodeReport {
             address: request.address.clone(),
+            client_address: request.client_address.clone(),
+            admin_address: request.admin_address.clone(),
             version: request.version.clone(),
             started_at: request.started_at,
             boot_nonce: request.boot_nonce,
@@ -65,6 +70,8 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             labels: request.labels.as_ref().map(pairs_of),
             unix_s: request.unix_s,
             is_stopping: request.stopping,
+            access_version: request.access_version,
+            name: None,
         },
         sequence: request.sequence,
         stores: request.stores.iter().map(store_report_of).collect(),

@@ -1,6 +1,6 @@
-//! The one port of a node: nodes and clients connect to the same listener. The first bytes
-//! distinguish them: what is not another node's transport is HTTP/2 or HTTP/1. Calls and paths that
-//! the port does not serve are answered too.
+//! The port of a node: nodes and clients connect to the same listener, unless settings give them listeners
+//! of their own. The first bytes distinguish them: what is not another node's transport is HTTP/2 or
+//! HTTP/1. Calls and paths that the port does not serve are answered too.
 
 pub mod probes;
 #[cfg(test)]
@@ -8,7 +8,7 @@ mod secured_tests;
 #[cfg(test)]
 mod tests;
 
-use crate::access::{Access, Handshakes, Rights, Socket, plain, socket};
+use crate::access::{Access, Handshakes, Listener, Rights, Socket, plain, socket};
 use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
@@ -20,9 +20,12 @@ use axum::response::{IntoResponse, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
+use std::future::poll_fn;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 use std::time::Duration;
 use stele_tls::Protocol;
 use stele_vfs::HandlePool;
@@ -108,9 +111,10 @@ pub struct Stats {
     pub failed: AtomicU64,
 }
 
-/// Serves the listener until `stop` turns true, then waits for requests of clients in progress.
+/// Serves the listeners until `stop` turns true, then waits for requests of clients in progress. The
+/// first of several is accepted from first.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: Vec<(TcpListener, Listener)>,
     router: Router,
     transport: Transport,
     options: PortOptions,
@@ -126,10 +130,10 @@ pub async fn serve(
     let running = watch::Sender::new(());
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = accept(&listeners) => accepted,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, listener)) = accepted else {
             stats.failed.fetch_add(1, Relaxed);
             // Out of descriptors or memory: open files are closed, or other connections must end first.
             options.handles.close_some();
@@ -148,7 +152,7 @@ pub async fn serve(
         tokio::spawn(async move {
             let _open = open;
             let first = tokio::select! {
-                first = accepting.first(stream) => first,
+                first = accepting.first(stream, listener) => first,
                 _ = stop.wait_for(|stop| *stop) => return,
             };
             match first {
@@ -158,6 +162,10 @@ pub async fn serve(
                     transport.serve(socket, rights).await;
                 }
                 First::Client(socket, rights) => {
+                    let Ok(_counted) = rights.connect() else {
+                        stats.refused.fetch_add(1, Relaxed);
+                        return;
+                    };
                     http.serve(socket, rights).await;
                     drop(alive);
                 }
@@ -168,9 +176,22 @@ pub async fn serve(
             }
         });
     }
-    drop(listener);
+    drop(listeners);
     // Connections that do not end in time are closed with the runtime.
     let _ = timeout(options.drain_timeout, running.closed()).await;
+}
+
+/// Waits for the next connection of any listener.
+async fn accept(listeners: &[(TcpListener, Listener)]) -> io::Result<(TcpStream, Listener)> {
+    poll_fn(|context| {
+        for (listener, kind) in listeners {
+            if let Poll::Ready(accepted) = listener.poll_accept(context) {
+                return Poll::Ready(accepted.map(|(stream, _)| (stream, *kind)));
+            }
+        }
+        Poll::Pending
+    })
+    .await
 }
 
 /// Counts a connection as open until it is dropped.
@@ -203,7 +224,7 @@ struct Accepting {
 }
 
 impl Accepting {
-    async fn first(&self, stream: TcpStream) -> First {
+    async fn first(&self, stream: TcpStream, listener: Listener) -> First {
         if let Some(tls) = self.options.access.tls() {
             let Some(mut accepted) = self.handshakes.accept(tls, stream).await else {
                 return First::Ended;
@@ -217,14 +238,15 @@ impl Accepting {
                     Err(_) => return First::Silent,
                 }
             }
+            let (socket, rights) = (accepted.socket, accepted.rights.at(listener));
             return match accepted.protocol {
-                Protocol::Node => First::Node(accepted.socket, accepted.rights),
-                Protocol::Http2 | Protocol::Http1 => {
-                    First::Client(accepted.socket, accepted.rights)
-                }
+                Protocol::Node => First::Node(socket, rights),
+                Protocol::Http2 | Protocol::Http1 => First::Client(socket, rights),
             };
         }
-        let (is_node, rights) = (is_node(&stream), Rights::of_plain());
+        let audit = self.options.access.audit().clone();
+        let rights = Rights::of_plain().at(listener).recorded(audit, stream.peer_addr().ok());
+        let is_node = is_node(&stream);
         match timeout(self.options.first_bytes_timeout, is_node).await {
             Ok(Ok(true)) => First::Node(plain(stream), rights),
             Ok(Ok(false)) => First::Client(plain(stream), rights),
@@ -235,12 +257,12 @@ impl Accepting {
 }
 
 /// Returns whether the first bytes are another node's. Consumes none of them.
-async fn is_node(stream: &TcpStream) -> std::io::Result<bool> {
+async fn is_node(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0; MAGIC.len()];
     loop {
         let bytes = stream.peek(&mut first).await?;
         if bytes == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if first[..bytes] != MAGIC[..bytes] {
             return Ok(false);
@@ -307,7 +329,8 @@ impl Http {
 
 pub(crate) const RAW_CALLS_ONLY: &str = "raw key-value calls only";
 
-const OWN_CALLS: &str = "/stele.";
+/// Beginning of the paths of Stele's own calls.
+pub(crate) const OWN_CALLS: &str = "/stele.";
 
 /// Adds a text to the refusals of calls that a generated service does not have. Their status has none.
 pub(crate) fn with_text_of_unsupported(grpc: Router) -> Router {

@@ -2,19 +2,26 @@
 
 use super::PortOptions;
 use super::tests::{Port, hasty, start};
-use crate::access::{Access, Principal, Rights, Rules, plain};
+use crate::access::{Access, LiveRules, Principal, Rights, Rules, plain};
 use crate::config::Config;
-use crate::transport::MAGIC;
-use crate::transport::tests::common::{Book, heartbeat, until};
+use crate::transport::tests::common::{Book, append, heartbeat, message, until};
+use crate::transport::{CloseReason, MAGIC, RejectReason};
+use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::succession::Refusal;
+use stele_placement::{Grant, Grants, Permissions};
+use stele_replica::{Body, PeerMessage, RaftKind};
+use stele_storage::LostEntry;
 use stele_tls::rustls::pki_types::ServerName;
 use stele_tls::{
     Authority, ClientFiles, ClientName, ClientTls, ClusterName, Days, Identity, NodeName,
     NodeRequest, Protocol, ServerCheck, UnixTime,
 };
+use stele_types::checksum::crc32c;
+use stele_types::{LogIndex, RegionId, StoreId, Term};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
@@ -123,6 +130,29 @@ async fn an_identity_gets_what_its_class_may_have_and_the_reason_for_the_rest() 
 }
 
 #[tokio::test]
+async fn a_client_that_is_granted_nothing_any_more_gets_nothing_on_its_open_connection() {
+    let place = Place::new();
+    let access = place.node("prod", "n1", "required");
+    let port = secured(access.clone()).await;
+    let mut stream = connect(&port, &place.client("app"), Protocol::Http1).await.unwrap();
+    let mut ask = async || {
+        stream.write_all(b"GET /status HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut page = [0; 1024];
+        let bytes = stream.read(&mut page).await.unwrap();
+        String::from_utf8_lossy(&page[..bytes]).into_owned()
+    };
+    assert!(ask().await.ends_with("hello"));
+    let grant = Grant { permissions: Permissions::READ, ..Grant::default() };
+    let grants = Grants { version: 1, by_name: [("other".to_owned(), grant)].into() };
+    let rules = access.tls().unwrap().live_rules();
+    rules.change(|rules| rules.grants = Arc::new(grants));
+    let refused = ask().await;
+    assert!(refused.contains("403") && refused.contains("it has no grant"), "{refused}");
+    rules.change(|rules| rules.grants = Arc::default());
+    assert!(ask().await.ends_with("hello"));
+}
+
+#[tokio::test]
 async fn nodes_of_a_cluster_exchange_messages_and_those_of_another_one_none() {
     let place = Place::new();
     let book = Arc::new(Book::default());
@@ -155,7 +185,8 @@ async fn a_client_is_no_node_of_the_cluster() {
         tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
     let name = ClientName::new("app").unwrap();
     let cluster = ClusterName::new("prod").unwrap();
-    let rules = Rules { cluster, administrators: BTreeSet::from([name.clone()]) };
+    let administrators = BTreeSet::from([name.clone()]);
+    let rules = LiveRules::new(Rules { cluster, administrators, grants: Arc::default() });
     let rights = Rights::new(Principal::Known(Identity::Client(name)), Arc::new(rules));
     port.transport.serve(plain(near.unwrap()), rights).await;
     assert!(port.transport.stats().closed().contains(&("denied", 2)));
@@ -200,4 +231,156 @@ async fn silent_handshakes_end_and_take_no_place_from_others() {
     assert!(get(&port, &app, "/status").await.ends_with("hello"));
     let ended = tokio::time::timeout(Duration::from_secs(2), silent[0].read(&mut [0; 8])).await;
     assert!(matches!(ended, Ok(Ok(0) | Err(_))), "the oldest made room");
+}
+
+/// Creates the book of a node that knows these addresses, and that bound stores 1 and 2 to nodes n1 and n2.
+fn book_of(addresses: &[(u64, &str)]) -> Arc<Book> {
+    let book = Arc::new(Book::default());
+    addresses.iter().for_each(|(store, address)| book.set(*store, address));
+    let owners = [(StoreId(1), "n1".to_owned()), (StoreId(2), "n2".to_owned())];
+    book.owners.lock().extend(owners);
+    book
+}
+
+fn closed(port: &Port, label: &str) -> u64 {
+    let closed = port.transport.stats().closed();
+    closed.iter().find(|(known, _)| *known == label).map_or(0, |(_, count)| *count)
+}
+
+/// Returns messages of store 1 to store 2 that destroy, overwrite or ask for what replicas hold.
+fn attacks() -> Vec<PeerMessage> {
+    let with = |body| PeerMessage { body, ..heartbeat(1, 2, 1) };
+    let prepared = (LogIndex(9), Term(9));
+    let (region, index, term) = (RegionId(2), LogIndex(9), Term(9));
+    let lost = LostEntry { region, index, term, bytes: 0, crc: crc32c(b"") };
+    vec![
+        with(Body::Gone),
+        append(1, 2, 5, 100),
+        message(1, 2, RaftKind::RequestVote, 5),
+        message(1, 2, RaftKind::RequestPreVote, 5),
+        with(Body::Merged { prepared, target: RegionId(3), left: Some(1) }),
+        with(Body::EntryRecoveryRequest(vec![lost])),
+        with(Body::EntryRecoveryReply(vec![(lost, Bytes::new())])),
+        heartbeat(1, 2, 5),
+    ]
+}
+
+#[tokio::test]
+async fn a_node_speaks_for_its_own_stores_alone() {
+    let place = Place::new();
+    let node = async |book: &Arc<Book>, store, name| {
+        let access = place.node("prod", name, "required");
+        start(book, store, PortOptions { access, ..hasty() }).await
+    };
+    let at_b = book_of(&[]);
+    let b = node(&at_b, 2, "n2").await;
+    // Node n3 says that it has store 1, at an address of its own.
+    let at_c = book_of(&[(2, &b.address)]);
+    let c = node(&at_c, 1, "n3").await;
+    for attack in attacks() {
+        c.transport.send(vec![attack]);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    until("the refusal", || closed(&c, "other_node") > 0).await;
+    let offer = c.transport.open_snapshot(StoreId(1), StoreId(2), Bytes::from_static(b"x"), false);
+    let refused = offer.await.err();
+    let is_refused = matches!(refused, Some(CloseReason::Refused(RejectReason::OtherNode, _)));
+    assert!(is_refused, "{refused:?}");
+    assert_eq!(b.seen.count(), 0, "{:?}", b.seen.messages.lock());
+    assert_eq!(c.seen.refused.lock()[0], (StoreId(1), Refusal::OtherNode));
+    let stated = at_b.stated.lock().clone();
+    assert!(stated.iter().all(|(address, ..)| *address != c.address), "{stated:?}");
+    let refusals = b.transport.access().tls().unwrap().refused_nodes();
+    assert!(refusals["hello"] > 0);
+    // Its own node is heard, until the store is bound to another one.
+    let at_a = book_of(&[(2, &b.address)]);
+    let a = node(&at_a, 1, "n1").await;
+    let is_there = |attack: &PeerMessage| {
+        let kind = std::mem::discriminant(&attack.body);
+        b.seen.messages.lock().iter().any(|it| std::mem::discriminant(&it.body) == kind)
+    };
+    for _ in 0..400 {
+        a.transport.send(attacks());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if attacks().iter().all(is_there) {
+            break;
+        }
+    }
+    let missing: Vec<_> = attacks().into_iter().filter(|attack| !is_there(attack)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    at_b.owners.lock().insert(StoreId(1), "n9".to_owned());
+    let before = b.seen.count();
+    a.transport.send(vec![heartbeat(1, 2, 77)]);
+    until("the end of the connection", || closed(&b, "other_node") > 0).await;
+    assert_eq!(b.seen.count(), before);
+}
+
+#[tokio::test]
+async fn a_store_that_no_list_has_named_is_heard_once_one_does() {
+    let place = Place::new();
+    let node = async |book: &Arc<Book>, store, name| {
+        let access = place.node("prod", name, "required");
+        start(book, store, PortOptions { access, ..hasty() }).await
+    };
+    let at_b = book_of(&[]);
+    at_b.unlisted.lock().extend([StoreId(3), StoreId(4)]);
+    let b = node(&at_b, 2, "n2").await;
+    let at_c = book_of(&[(2, &b.address)]);
+    let c = node(&at_c, 3, "n3").await;
+    c.transport.send(vec![heartbeat(3, 2, 5)]);
+    until("the refusal", || closed(&c, "not_listed") > 0).await;
+    assert_eq!(b.seen.count(), 0);
+    at_b.unlisted.lock().remove(&StoreId(3));
+    let heard = |store| move |it: &PeerMessage| it.from_store == StoreId(store);
+    for index in 0..200 {
+        c.transport.send(vec![heartbeat(3, 2, index)]);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if b.seen.messages.lock().iter().any(heard(3)) {
+            break;
+        }
+    }
+    assert!(b.seen.messages.lock().iter().any(heard(3)));
+    // A further store of the node, beside one that is heard.
+    c.transport.add_store(StoreId(4));
+    for index in 0..400 {
+        c.transport.send(vec![heartbeat(4, 2, index)]);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if index == 50 {
+            assert!(!b.seen.messages.lock().iter().any(heard(4)));
+            at_b.unlisted.lock().remove(&StoreId(4));
+        }
+        if b.seen.messages.lock().iter().any(heard(4)) {
+            return;
+        }
+    }
+    panic!("the further store is not heard");
+}
+
+#[tokio::test]
+async fn a_node_at_the_address_of_another_ones_store_gets_nothing_for_it() {
+    let place = Place::new();
+    let [n1, n2, n3] = ["n1", "n2", "n3"].map(|name| place.node("prod", name, "required"));
+    let node = async |book: &Arc<Book>, store, access: &Access| {
+        start(book, store, PortOptions { access: access.clone(), ..hasty() }).await
+    };
+    // Node n3 answers for store 2 at an address that node n1 has of it.
+    let c = node(&book_of(&[]), 2, &n3).await;
+    let a = node(&book_of(&[(2, &c.address)]), 1, &n1).await;
+    a.transport.send(vec![heartbeat(1, 2, 5)]);
+    until("the end of the connection", || closed(&a, "other_node") > 0).await;
+    let offer = a.transport.open_snapshot(StoreId(1), StoreId(2), Bytes::from_static(b"x"), false);
+    let refused = offer.await.err();
+    assert!(matches!(refused, Some(CloseReason::NotOwner(StoreId(2)))), "{refused:?}");
+    assert_eq!(c.seen.count(), 0);
+    // At the address of its own node the store is reached.
+    let b = node(&book_of(&[]), 2, &n2).await;
+    let d = node(&book_of(&[(2, &b.address)]), 1, &n1).await;
+    for _ in 0..400 {
+        d.transport.send(vec![heartbeat(1, 2, 5)]);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if b.seen.count() > 0 {
+            return;
+        }
+    }
+    panic!("its own node gets nothing");
 }

@@ -1,6 +1,7 @@
 //! Clients and nodes at one port.
 
 use super::{PortOptions, Stats, serve};
+use crate::access::Listener;
 use crate::memory::NodeMemory;
 use crate::transport::tests::common::{self, Book, Seen, heartbeat, until};
 use crate::transport::{Boots, Identity, MAGIC, Transport, TransportOptions};
@@ -27,6 +28,10 @@ pub(super) struct Port {
 }
 
 pub(super) async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
+    start_with(book, store, options, Listener::ONLY).await
+}
+
+async fn start_with(book: &Arc<Book>, store: u64, options: PortOptions, kind: Listener) -> Port {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -54,8 +59,9 @@ pub(super) async fn start(book: &Arc<Book>, store: u64, options: PortOptions) ->
     let (stop, stopped) = watch::channel(false);
     let stats = Arc::new(Stats::default());
     let memory = NodeMemory::new(256 << 20);
+    let listeners = vec![(listener, kind)];
     let serving =
-        serve(listener, router, transport.clone(), options, memory, stats.clone(), stopped);
+        serve(listeners, router, transport.clone(), options, memory, stats.clone(), stopped);
     Port { transport, seen, address, stats, stop, task: tokio::spawn(serving) }
 }
 
@@ -88,6 +94,24 @@ async fn browsers_clients_and_nodes_share_the_port() {
     assert_eq!(answer.into_inner().status, 1);
     a.transport.send(vec![heartbeat(1, 2, 5)]);
     until("a node's message", || b.seen.count() == 1).await;
+}
+
+#[tokio::test]
+async fn a_class_is_refused_on_the_wrong_listener_with_the_setting_of_the_right_one() {
+    let book = Arc::new(Book::default());
+    let a = start(&book, 1, hasty()).await;
+    let with_peers = Listener::Common { has_peer_listener: true, has_admin_listener: false };
+    let b = start_with(&book, 2, hasty(), with_peers).await;
+    a.transport.send(vec![heartbeat(1, 2, 5)]);
+    until("a refusal", || a.seen.saw_closed("other_listener")).await;
+    assert!(a.seen.saw_closed("use that of `peer_listen`, also in `join`"));
+    assert_eq!(b.seen.count(), 0);
+    assert!(get(&b.address, "/status").await.ends_with("hello"));
+    let nodes_only = start_with(&book, 3, hasty(), Listener::Peer).await;
+    let answer = get(&nodes_only.address, "/status").await;
+    assert!(answer.contains("421") && answer.contains("use that of `listen`"), "{answer}");
+    a.transport.send(vec![heartbeat(1, 3, 5)]);
+    until("a node's message", || nodes_only.seen.count() == 1).await;
 }
 
 #[tokio::test]

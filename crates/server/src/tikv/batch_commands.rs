@@ -2,8 +2,9 @@
 //! command does not end the stream, because that would fail every other one on it, except by a panic.
 //! Then it has no answer, and its client must not wait for one.
 
-use super::{Call, Memory, TikvService, errors, groups};
-use crate::memory::{Arrived, Held, RequestMemory};
+use super::{Call, Failure, Memory, TikvService, denial, denied, errors, groups};
+use crate::access::{OverLimit, Rights, Standing};
+use crate::memory::{Arrived, Exceeded, Held, RequestMemory};
 use crate::tasks::{caught, next_until};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -21,6 +22,7 @@ use stele_proto::tikvpb::{
     BatchCommandsEmptyResponse, BatchCommandsRequest, BatchCommandsResponse,
 };
 use stele_replica::Reply;
+use stele_types::RegionId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::Stream;
 use tonic::{Status, Streaming};
@@ -53,12 +55,13 @@ pub(super) fn serve(
     service: TikvService,
     requests: Streaming<BatchCommandsRequest>,
     arrived: Arc<Arrived>,
+    rights: Rights,
 ) -> Batches {
     let (answers, waiting) = mpsc::unbounded_channel();
     let batches = Batches::new(service.clone(), waiting);
     tokio::spawn(async move {
         let ended = tokio::select! {
-            ended = read(service, requests, &arrived, answers.clone()) => ended,
+            ended = read(service, requests, &arrived, (&rights, answers.clone())) => ended,
             // Without answers the stream ends: no client waits for one.
             () = answers.closed() => Ok(()),
         };
@@ -74,7 +77,7 @@ async fn read(
     service: TikvService,
     mut requests: Streaming<BatchCommandsRequest>,
     arrived: &Arrived,
-    answers: Answers,
+    (rights, answers): (&Rights, Answers),
 ) -> Result<(), Box<Status>> {
     let room = Arc::new(Semaphore::new(COMMANDS_MAX));
     let mut stop = service.stop.clone();
@@ -90,7 +93,16 @@ async fn read(
         let Ok(permit) = room.clone().acquire_many_owned(commands).await else { return Ok(()) };
         let (service, answers) = (service.clone(), answers.clone());
         let work = Work { service, answers, message, _permit: permit };
-        Arc::new(work).begin(batch)?;
+        let is_over_limit = match rights.usage().map(|usage| usage.admit(u64::from(commands))) {
+            None => false,
+            Some(Ok(wait)) => {
+                tokio::time::sleep(wait).await;
+                false
+            }
+            Some(Err(OverLimit)) => true,
+        };
+        // They may have changed since the stream began.
+        Arc::new(work).begin(batch, (rights, is_over_limit))?;
     }
     Ok(())
 }
@@ -104,10 +116,22 @@ struct Work {
 }
 
 impl Work {
-    fn begin(self: Arc<Self>, batch: BatchCommandsRequest) -> Result<(), Box<Status>> {
+    fn begin(
+        self: Arc<Self>,
+        batch: BatchCommandsRequest,
+        (rights, is_over_limit): (&Rights, bool),
+    ) -> Result<(), Box<Status>> {
+        let standing = rights.standing();
         let (mut puts, mut gets) = (groups::PutGroups::default(), groups::GetGroups::default());
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
             self.service.check_cluster(context(&request))?;
+            if let Some(response) = refused(&request, standing.as_deref(), is_over_limit) {
+                if !is_over_limit {
+                    rights.note_ungranted();
+                }
+                self.clone().answer(|_| async move { vec![(id, response)] });
+                continue;
+            }
             match request.cmd {
                 Some(Cmd::RawPut(put)) => {
                     let added = puts.add(&self.service.stores, &self.message, (id, &put));
@@ -325,7 +349,17 @@ fn empty() -> HeldAnswers {
     Held { message: BatchCommandsResponse::default(), memory: Vec::new() }
 }
 
-/// Defines what depends on the type of a command: its execution and its context.
+fn refusal<Q: Call>(
+    call: &Q,
+    standing: Option<&Standing>,
+    is_over_limit: bool,
+) -> Option<Q::Answer> {
+    let over_limit = || Q::failed(Failure::exceeded(Exceeded::Limit, RegionId(0)));
+    let denied = denied(call, standing).map(denial::<Q>);
+    denied.or_else(|| is_over_limit.then(over_limit))
+}
+
+/// Defines what depends on the type of a command: its execution, the rights that it needs, and its context.
 macro_rules! raw_commands {
     ($($name:ident)*) => {
         async fn run(service: &TikvService, request: Request, memory: &Memory) -> Response {
@@ -343,6 +377,20 @@ macro_rules! raw_commands {
                 None => Done::Empty(BatchCommandsEmptyResponse::default()),
             };
             Response { cmd: Some(done) }
+        }
+
+        /// Returns the answer to a command that its caller may not give.
+        fn refused(
+            request: &Request,
+            standing: Option<&Standing>,
+            is_over_limit: bool,
+        ) -> Option<Response> {
+            let done = match request.cmd.as_ref()? {
+                $(Cmd::$name(call) => Done::$name(refusal(call, standing, is_over_limit)?),)*
+                // They use no keys, or are not executed.
+                _ => return None,
+            };
+            Some(Response { cmd: Some(done) })
         }
 
         fn context(request: &Request) -> Option<&Context> {

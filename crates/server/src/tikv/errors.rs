@@ -85,7 +85,9 @@ impl Failure {
             Exceeded::Request { bytes, .. } => {
                 Self::Region(Box::new(too_large(exceeded.to_string(), region, bytes)))
             }
-            Exceeded::Shared | Exceeded::Abandoned => server_is_busy(&exceeded.to_string()),
+            Exceeded::Shared | Exceeded::Abandoned | Exceeded::Limit => {
+                server_is_busy(&exceeded.to_string())
+            }
         }
     }
 
@@ -93,7 +95,8 @@ impl Failure {
     ///
     /// Invariant: what no retry can change is `raft_entry_too_large` without a size, and never the
     /// `error` text of an answer. It is the one error that every client returns to its caller at once.
-    /// client-java sends a request that was answered by a text again, also a compare-and-swap.
+    /// client-java sends a request that was answered by a text again, also a compare-and-swap. Missing rights
+    /// alone have a text ([`super::permissions::Denying`]).
     pub fn into_error(self) -> errorpb::Error {
         match self {
             Self::Region(error) => *error,

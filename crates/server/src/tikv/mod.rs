@@ -6,21 +6,26 @@ mod errors;
 mod gets;
 mod groups;
 mod modifications;
+mod permissions;
+#[cfg(test)]
+mod permissions_tests;
 mod reads;
 mod wire;
 mod writes;
 
 pub use errors::Failure;
 
+use crate::access::Standing;
 use crate::memory::{Held, RequestMemory};
 use crate::observe::{Kind, Metrics, Outcome};
-use crate::port::MESSAGE_BYTES_MAX;
+use crate::port::{MESSAGE_BYTES_MAX, OWN_CALLS};
 use crate::stores::Stores;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use axum::routing::post;
 use checks::Target;
+use permissions::{Denying, Permitted};
 use prost::Message;
 use std::future::Future;
 use std::sync::Arc;
@@ -171,8 +176,9 @@ fn outcome(failure: &Failure) -> Outcome {
     }
 }
 
-trait Call: Message + Default + 'static {
-    type Answer: Message + Default + 'static;
+trait Call: Message + Default + Permitted + 'static {
+    type Answer: Message + Default + Denying + 'static;
+    const PATH: &'static str;
 
     fn context(&self) -> Option<&Context>;
 
@@ -190,6 +196,7 @@ macro_rules! unary {
     ($($path:literal: $request:ident -> $answer:ident = $how:ident($($part:expr),*);)*) => {
         $(impl Call for $request {
             type Answer = $answer;
+            const PATH: &'static str = $path;
 
             fn context(&self) -> Option<&Context> {
                 self.context.as_ref()
@@ -236,13 +243,43 @@ unary! {
     "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, gets::exist);
 }
 
+/// Returns why a call is not executed for its caller.
+fn denied(call: &impl Call, standing: Option<&Standing>) -> Option<Failure> {
+    // bug server.calls_unpermitted: return None;
+    call.permitted(standing?).err()
+}
+
+/// Returns the answer to a call that is not executed for its caller.
+fn denial<Q: Call>(failure: Failure) -> Q::Answer {
+    match failure {
+        Failure::Final(reason) => Q::Answer::denied(reason),
+        other => Q::failed(other),
+    }
+}
+
 async fn serve<Q: Call>(State(service): State<TikvService>, request: Request) -> Response {
+    let rights = match wire::rights(&request) {
+        Ok(rights) => rights,
+        Err(status) => return status.into_http(),
+    };
     let held = match wire::message::<Q>(request, MESSAGE_BYTES_MAX).await {
         Ok((request, memory)) => {
             if let Err(status) = service.check_cluster(request.context()) {
                 return status.into_http();
             }
-            let message = request.execute(&service, &memory).await;
+            let denied = denied(&request, rights.standing().as_deref());
+            if denied.is_some() {
+                rights.note_ungranted();
+            }
+            let message = match denied {
+                None => request.execute(&service, &memory).await,
+                // Clients of Stele's own calls take it for final.
+                Some(failure) if Q::PATH.starts_with(OWN_CALLS) => {
+                    let text = failure.into_error().message;
+                    return Status::permission_denied(text).into_http();
+                }
+                Some(failure) => denial::<Q>(failure),
+            };
             Held { message, memory: vec![memory] }
         }
         Err(Unread::Exceeded(exceeded)) => {
@@ -255,8 +292,12 @@ async fn serve<Q: Call>(State(service): State<TikvService>, request: Request) ->
 }
 
 async fn serve_batch_commands(State(service): State<TikvService>, request: Request) -> Response {
-    match wire::messages(request, MESSAGE_BYTES_MAX) {
-        Ok((requests, arrived)) => wire::answer(batch_commands::serve(service, requests, arrived)),
+    let rights = wire::rights(&request);
+    let messages = wire::messages(request, MESSAGE_BYTES_MAX);
+    match rights.and_then(|rights| Ok((rights, messages?))) {
+        Ok((rights, (requests, arrived))) => {
+            wire::answer(batch_commands::serve(service, requests, arrived, rights))
+        }
         Err(status) => status.into_http(),
     }
 }

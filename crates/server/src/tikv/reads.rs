@@ -118,18 +118,22 @@ pub(super) async fn scan(
     memory: &Memory,
 ) -> Result<ScanResponse, Failure> {
     let bounds = ScanBounds::new(&request.cf, request.limit, request.key_only, request.reverse)?;
-    let (low, high) = match request.reverse {
-        true => (&request.end_key, &request.start_key),
-        false => (&request.start_key, &request.end_key),
-    };
-    let range = KeyRange { start: low.clone(), end: high.clone() };
-    let range = target.part_from(&range, bounds.order)?;
+    let range = target.part_from(&scan_range(request), bounds.order)?;
     let view = view(target).await?;
     let pairs = match part_in_memory(target, &view, &bounds, &range, memory)? {
         Cached::Ready(pairs) => pairs,
         Cached::NeedsIo => part(target, &view, &bounds, &range, memory).await?,
     };
     Ok(response(target, pairs))
+}
+
+/// Returns the range of a scan: in reverse it starts at its upper bound.
+pub(super) fn scan_range(request: &RawScanRequest) -> KeyRange {
+    let (low, high) = match request.reverse {
+        true => (&request.end_key, &request.start_key),
+        false => (&request.start_key, &request.end_key),
+    };
+    KeyRange { start: low.clone(), end: high.clone() }
 }
 
 /// `RawBatchScan`: returns pairs of each range, at most `each_limit` per range.
@@ -157,7 +161,7 @@ fn response(target: &Target, encoded: EncodedPairs) -> ScanResponse {
 
 /// Returns the ranges of a scan. A range without an end ends where the next one starts; in reverse,
 /// start and end are swapped.
-fn ranges(request: &RawBatchScanRequest) -> Result<Vec<KeyRange>, Failure> {
+pub(super) fn ranges(request: &RawBatchScanRequest) -> Result<Vec<KeyRange>, Failure> {
     let mut ranges = Vec::new();
     let mut requested = request.ranges.iter().peekable();
     while let Some(range) = requested.next() {
@@ -339,10 +343,7 @@ pub(super) async fn checksum(
     request: &RawChecksumRequest,
     memory: &Memory,
 ) -> Result<RawChecksumResponse, Failure> {
-    let part = |range: &stele_proto::kvrpcpb::KeyRange| {
-        let range = KeyRange { start: range.start_key.clone(), end: range.end_key.clone() };
-        target.part_from(&range, Order::Forward)
-    };
+    let part = |range| target.part_from(&range_of(range), Order::Forward);
     let parts: Vec<KeyRange> = request.ranges.iter().map(part).collect::<Result<_, _>>()?;
     let view = view(target).await?;
     let mut total = Sums::new(0);
@@ -363,6 +364,10 @@ pub(super) async fn checksum(
     target.reader.note_returned(total_kvs, total_bytes);
     let response = RawChecksumResponse::default();
     Ok(RawChecksumResponse { checksum, total_kvs, total_bytes, ..response })
+}
+
+pub(super) fn range_of(range: &stele_proto::kvrpcpb::KeyRange) -> KeyRange {
+    KeyRange { start: range.start_key.clone(), end: range.end_key.clone() }
 }
 
 /// CRC-64/XZ of key and value of each live pair, all XORed, and the number and bytes of these pairs.

@@ -2,6 +2,7 @@
 //! tonic's server copies each message into one buffer. Answers are not compressed, as in TiKV: most
 //! clients announce that they accept compression, and values that compress are rare.
 
+use crate::access::Rights;
 use crate::memory::{Arrived, Exceeded, Held, IsHeld, Piece, RequestMemory};
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
@@ -26,6 +27,14 @@ pub(super) enum Unread {
     Status(Box<Status>),
     /// Its message has no memory.
     Exceeded(Exceeded),
+}
+
+/// Returns the rights of the caller of a request.
+///
+/// Invariant: a request without them is not served.
+pub(super) fn rights(request: &Request) -> Result<Rights, Box<Status>> {
+    let missing = || Box::new(Status::internal("a request without rights"));
+    request.extensions().get().cloned().ok_or_else(missing)
 }
 
 /// Returns the messages of a request, and the memory of the last one.

@@ -3,7 +3,10 @@
 use crate::access::Denied;
 use std::fmt;
 use std::io;
+use stele_node::succession::Refusal;
 use stele_types::StoreId;
+
+const OTHER_NODE: &str = "other_node";
 
 /// Reason why a node rejected a connection. The numbers are the wire's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +25,16 @@ pub enum RejectReason {
     OtherTick = 6,
     /// A store of the caller runs elsewhere, from another copy of its directory.
     CopiedDirectory = 7,
+    /// The caller's stores are those of another node, by its certificate.
+    OtherNode = 8,
+    /// No list of members has named the caller's stores yet.
+    NotListed = 9,
+    /// Another listener of the node serves nodes.
+    OtherListener = 10,
 }
 
 impl RejectReason {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 10] = [
         Self::OtherCluster,
         Self::StoreElsewhere,
         Self::StoreRemoved,
@@ -33,7 +42,19 @@ impl RejectReason {
         Self::TooMany,
         Self::OtherTick,
         Self::CopiedDirectory,
+        Self::OtherNode,
+        Self::NotListed,
+        Self::OtherListener,
     ];
+
+    /// Returns the reason to reject a node of which no store is heard.
+    pub(super) fn of_stores(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::OtherNode => Self::OtherNode,
+            Refusal::NotListed => Self::NotListed,
+            _ => Self::CopiedDirectory,
+        }
+    }
 
     pub(super) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|reason| *reason as u8 == number)
@@ -48,6 +69,9 @@ impl RejectReason {
             Self::TooMany => "too_many",
             Self::OtherTick => "other_tick",
             Self::CopiedDirectory => "copied_directory",
+            Self::OtherNode => OTHER_NODE,
+            Self::NotListed => "not_listed",
+            Self::OtherListener => "other_listener",
         }
     }
 }
@@ -79,6 +103,8 @@ pub enum CloseReason {
     Displaced,
     /// The other side is no node of the cluster.
     Denied(Denied),
+    /// The certificate of the other side is not that of this store's node.
+    NotOwner(StoreId),
 }
 
 impl CloseReason {
@@ -88,7 +114,7 @@ impl CloseReason {
     }
 
     /// All labels, in the order of their numbers.
-    pub(crate) const LABELS: [&'static str; 17] = [
+    pub(crate) const LABELS: [&'static str; 20] = [
         "dial",
         "no_address",
         "io",
@@ -106,6 +132,9 @@ impl CloseReason {
         "copied_directory",
         "displaced",
         "denied",
+        OTHER_NODE,
+        "not_listed",
+        "other_listener",
     ];
 
     /// Returns the label in metrics.
@@ -122,6 +151,7 @@ impl CloseReason {
             Self::Declined(_) => "declined",
             Self::Displaced => "displaced",
             Self::Denied(_) => "denied",
+            Self::NotOwner(_) => OTHER_NODE,
         }
     }
 
@@ -138,6 +168,12 @@ impl fmt::Display for CloseReason {
             Self::NoAddress(store) => write!(f, "no address of store {store} is known"),
             Self::Io(error) => write!(f, "connection failed: {error}"),
             Self::Denied(denied) => denied.fmt(f),
+            Self::NotOwner(store) => {
+                write!(
+                    f,
+                    "the certificate of the other side is not that of the node of store {store}"
+                )
+            }
             Self::Displaced => f.write_str("another run of its store is heard now"),
             Self::Ended => f.write_str("closed by the other side"),
             Self::Silent => f.write_str("nothing received from the other side for too long"),

@@ -6,7 +6,7 @@ use super::hello::{self, HELLO_BYTES_MAX, Hello, Lane, MAGIC, Welcome};
 use super::runs::PROBE_TIME;
 use super::shared::{Shared, Stats};
 use crate::access::{Socket, SocketReader, SocketWriter, socket};
-use stele_tls::Protocol;
+use stele_tls::{NodeName, Protocol};
 use stele_types::StoreId;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
@@ -51,6 +51,8 @@ pub(super) struct Dialled {
     pub reader: Reader,
     pub writer: SocketWriter,
     pub welcome: Welcome,
+    /// Name in the certificate of the node; `None` without TLS.
+    pub node: Option<NodeName>,
 }
 
 /// Dials a node and verifies that it is the expected one.
@@ -72,7 +74,9 @@ pub(super) async fn dial(
     hello.wanted = wanted.to_vec();
     let handshake = async {
         let stream = shared.options.access.dial(address, Protocol::Node).await;
-        let (mut reader, mut writer) = split(stream.map_err(CloseReason::Dial)?)?;
+        let stream = stream.map_err(CloseReason::Dial)?;
+        let node = socket::node(&stream);
+        let (mut reader, mut writer) = split(stream)?;
         let handshake_bytes =
             [&MAGIC, &frame::whole(FrameKind::Hello, &hello.encode())[..]].concat();
         socket::send(&mut writer, &handshake_bytes).await?;
@@ -81,10 +85,18 @@ pub(super) async fn dial(
             match answer.kind {
                 FrameKind::Welcome => {
                     let welcome = Welcome::decode(&answer.body);
-                    let welcome =
+                    let mut welcome =
                         welcome.ok_or(CloseReason::Malformed("unreadable reply to a hello"))?;
+                    // Invariant: a node at the address of a store is its node only by its certificate.
+                    // Test: `a_node_at_the_address_of_another_ones_store_gets_nothing_for_it`.
+                    let is_foreign = |store: &StoreId| shared.is_foreign(*store, node.as_ref());
+                    // bug server.any_node_answers: let is_foreign = |_: &StoreId| false;
+                    if let Some(store) = wanted.first().filter(|_| wanted.iter().all(is_foreign)) {
+                        return Err(CloseReason::NotOwner(*store));
+                    }
+                    welcome.runs.retain(|(store, _)| !is_foreign(store));
                     shared.note_refused(&welcome.refused);
-                    return Ok(Dialled { reader, writer, welcome });
+                    return Ok(Dialled { reader, writer, welcome, node });
                 }
                 FrameKind::Refused => {
                     let (reason, refused) = hello::read_refused(&answer.body);

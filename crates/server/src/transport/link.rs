@@ -56,12 +56,15 @@ async fn once(
     was_connected: &mut bool,
 ) -> CloseReason {
     let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
-    let Dialled { mut reader, mut writer, welcome } = match connected {
+    let Dialled { mut reader, mut writer, welcome, node: name } = match connected {
         Ok(connected) => connected,
         Err(reason) => return reason,
     };
     *was_connected = true;
-    let (heard, refused) = judge(shared, node, &welcome).await;
+    let (heard, mut refused) = judge(shared, node, &welcome).await;
+    // The address of some of its stores may be stolen, or old.
+    let stores = node.stores();
+    refused.extend(stores.iter().filter(|store| shared.is_foreign(**store, name.as_ref())));
     let _connected = shared.runs.connect(heard);
     node.connected(lane, (welcome.gone, refused), shared);
     let link = node.link(lane);

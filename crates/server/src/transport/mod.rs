@@ -43,7 +43,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_node::members::RunStanding;
+use stele_node::members::{NotOwner, RunStanding};
 use stele_node::succession::{Evidence, KnownRun, Refusal, Verdict};
 use stele_replica::{LeaseTimes, PeerMessage};
 use stele_types::{ClusterId, Error, StoreId, StoreRun};
@@ -176,14 +176,18 @@ impl Transport {
         self.shared.admit(store, run, address).await
     }
 
-    /// Like [`Transport::admit`], of a run that another node than its own states.
+    /// Like [`Transport::admit`], of a run that another node than its own states. Of a bound store the node
+    /// at `address` itself is asked.
     pub(crate) async fn admit_hearsay(
         &self,
         store: StoreId,
         run: &StoreRun,
         address: &str,
     ) -> Verdict {
-        self.shared.judge(store, run, address, true).await
+        match self.shared.resolve.is_bound(store) {
+            true => self.shared.admit_stated(store, address).await,
+            false => self.shared.judge(store, run, address, true).await,
+        }
     }
 
     pub(crate) fn refused_store(
@@ -248,6 +252,16 @@ pub trait Resolve: Send + Sync {
         _evidence: &Evidence,
     ) -> Verdict {
         Verdict::Same
+    }
+
+    /// Fails unless the node with this name in its certificate may act for a store.
+    fn check_owner(&self, _store: StoreId, _node: &str) -> Result<(), NotOwner> {
+        Ok(())
+    }
+
+    /// Returns whether a store is bound to a node.
+    fn is_bound(&self, _store: StoreId) -> bool {
+        false
     }
 
     /// Returns how this run, of a node at `address`, stands now.

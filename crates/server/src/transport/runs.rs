@@ -3,13 +3,15 @@
 
 use super::connection;
 use super::hello::{Hello, Lane, RefusedStore};
-
 use super::shared::Shared;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use stele_node::members::NotOwner;
 use stele_node::succession::{Evidence, KnownRun, Probe, Refusal, Verdict};
+use stele_placement::other_node;
+use stele_tls::NodeName;
 use stele_types::{StoreId, StoreRun};
 use tokio::sync::watch;
 
@@ -124,6 +126,49 @@ impl Shared {
         }
     }
 
+    /// Judges the run that the node at `address` itself states for a store that is bound to it.
+    pub(super) async fn admit_stated(self: &Arc<Self>, store: StoreId, address: &str) -> Verdict {
+        let answer = self.ask(store, address).await;
+        match answer.iter().find(|(at, _)| *at == store) {
+            Some((_, run)) => self.admit(store, run, address).await,
+            None => Verdict::Undecided,
+        }
+    }
+
+    /// Returns whether a store is bound to another node than the one with this name.
+    pub(super) fn is_foreign(&self, store: StoreId, node: Option<&NodeName>) -> bool {
+        let checked = node.map(|node| self.resolve.check_owner(store, node.as_str()));
+        matches!(checked, Some(Err(NotOwner::Other(_))))
+    }
+
+    /// Returns the refusal of a store for which the node with this name may not act; `None` if it may.
+    ///
+    /// Invariant: a node is heard for its own stores alone, and states addresses of these alone.
+    /// Tests: `a_node_speaks_for_its_own_stores_alone`,
+    /// `each_attack_of_a_node_on_the_stores_of_another_one_is_refused`.
+    fn refused_node(
+        &self,
+        (store, run): (StoreId, &StoreRun),
+        address: &str,
+        node: &NodeName,
+    ) -> Option<RefusedStore> {
+        let reason = self.resolve.check_owner(store, node.as_str()).err()?;
+        let (refusal, text, cause) = match reason {
+            NotOwner::Other(owner) => {
+                (Refusal::OtherNode, other_node(store, &owner, node.as_str()), "hello")
+            }
+            NotOwner::NotListed => {
+                let text = Refusal::NotListed.text(store, run, address, &KnownRun::default());
+                (Refusal::NotListed, text, "hello_not_listed")
+            }
+        };
+        if let Some(tls) = self.options.access.tls() {
+            tls.note_refused(node.as_str(), cause, &text);
+        }
+        let rival_at = address.to_owned();
+        Some(RefusedStore { store, refusal, rival: run.lineage.clone(), rival_at, text })
+    }
+
     async fn probe(self: &Arc<Self>, store: StoreId, address: &str) -> Probe {
         let answer = self.ask(store, address).await;
         let there = answer.iter().find(|(at, _)| *at == store);
@@ -157,14 +202,30 @@ impl Shared {
         answered.ok().and_then(|answer| answer.clone()).unwrap_or_default()
     }
 
-    /// Judges the stores of a dialling node; returns those that are not heard.
+    /// Judges the stores of a dialling node with this name; returns those that are not heard.
     ///
     /// Invariant: a refusal is of one store. The other stores of its node are heard.
-    pub(super) async fn refused_stores(self: &Arc<Self>, hello: &Hello) -> Vec<RefusedStore> {
-        let mut refused = Vec::new();
+    pub(super) async fn refused_stores(
+        self: &Arc<Self>,
+        hello: &Hello,
+        node: Option<&NodeName>,
+    ) -> Vec<RefusedStore> {
+        let mut refused_all = Vec::new();
         for (store, run) in hello.runs_of_stores() {
             // bug server.copied_directory_heard: always
             if self.resolve.is_removed(store) {
+                continue;
+            }
+            let of_other =
+                node.and_then(|node| self.refused_node((store, &run), &hello.address, node));
+            // bug server.hello_of_any_node: let of_other = None;
+            if let Some(refused) = of_other {
+                // Its address is knowledge, so that this node can ask there for the leader.
+                if refused.refusal == Refusal::NotListed && self.resolve.known_run(store).is_none()
+                {
+                    self.admit(store, &run, &hello.address).await;
+                }
+                refused_all.push(refused);
                 continue;
             }
             let refusal = match self.admit(store, &run, &hello.address).await {
@@ -172,9 +233,9 @@ impl Shared {
                 Verdict::Undecided | Verdict::Unverified => Refusal::Copy,
                 Verdict::Refused(refusal) => refusal,
             };
-            refused.push(self.refused_store(store, &run, &hello.address, refusal));
+            refused_all.push(self.refused_store(store, &run, &hello.address, refusal));
         }
-        refused
+        refused_all
     }
 
     pub(super) fn refused_store(

@@ -7,12 +7,14 @@ use super::hello::{self, Hello, Lane, MAGIC, RefusedStore, Welcome};
 use super::queue::message_bytes;
 use super::shared::{ROOM_UNIT_BYTES, Shared, Stats};
 use super::{BoxFuture, snapshot_stream};
-use crate::access::{Rights, Socket, SocketWriter, socket};
+use crate::access::{Denied, Rights, Socket, SocketWriter, socket};
 use std::io;
 use std::sync::Arc;
 use stele_node::members::RunStanding;
+use stele_node::succession::Refusal;
 use stele_replica::PeerMessage;
 use stele_replica::wire::{self, ReceivedRoutes};
+use stele_tls::NodeName;
 use stele_types::{StoreId, StoreRun};
 use tokio::io::AsyncReadExt;
 use tokio::sync::OwnedSemaphorePermit;
@@ -28,11 +30,12 @@ pub(super) async fn run(shared: Arc<Shared>, stream: Socket, rights: Rights) {
     };
     let mut remote = Remote { name, is_logged: false };
     let permit = shared.incoming.clone().try_acquire_owned();
-    let ended = match (permit, rights.check_node()) {
+    let denied = rights.check_node().err();
+    let ended = match (permit, denied) {
         // Invariant: only a node of the cluster sends messages of nodes.
         // Tests: `a_client_is_no_node_of_the_cluster`.
-        (_, Err(denied)) => Err(CloseReason::Denied(denied)),
-        (Ok(_permit), Ok(())) => serve(&shared, stream, &mut remote).await,
+        (_, Some(denied)) if !denied.is_elsewhere() => Err(CloseReason::Denied(denied)),
+        (Ok(_permit), denied) => serve(&shared, (stream, rights.node()), denied, &mut remote).await,
         (Err(_), _) => {
             Err(CloseReason::Refused(RejectReason::TooMany, "too many connections".to_owned()))
         }
@@ -53,15 +56,16 @@ struct Remote {
 
 async fn serve(
     shared: &Arc<Shared>,
-    stream: Socket,
+    (stream, node): (Socket, Option<&NodeName>),
+    elsewhere: Option<Denied>,
     remote: &mut Remote,
 ) -> Result<(), CloseReason> {
     let (mut reader, mut writer) = connection::split(stream)?;
-    let handshake = handshake(shared, &mut reader, &mut writer, remote);
+    let handshake = handshake(shared, (&mut reader, node, &mut writer), elsewhere, remote);
     let hello = timeout(shared.options.dial_timeout, handshake).await;
     let Greeted { hello, refused } = hello.map_err(|_| CloseReason::Silent)??;
     Stats::add(&shared.stats.connections_in, 1);
-    let heard = Heard::new(&hello, &refused);
+    let heard = Heard::new(&hello, &refused, node);
     let _connected = shared.runs.connect(heard.runs.clone());
     // A node that dialled this one can be dialled: pauses end.
     for node in hello.from.iter().filter_map(|store| shared.nodes.known(*store)) {
@@ -85,33 +89,46 @@ struct Greeted {
 }
 
 /// Stores of a connection that are heard, with their runs.
-struct Heard {
+struct Heard<'a> {
     address: String,
+    /// Name in the certificate of their node; `None` without TLS.
+    node: Option<&'a NodeName>,
+    /// Stores that are not heard because no list of members has named them yet.
+    not_listed: Vec<StoreId>,
     runs: Vec<(StoreId, StoreRun)>,
 }
 
-impl Heard {
-    fn new(hello: &Hello, refused: &[RefusedStore]) -> Self {
+impl<'a> Heard<'a> {
+    fn new(hello: &Hello, refused: &[RefusedStore], node: Option<&'a NodeName>) -> Self {
         let mut runs = hello.runs_of_stores();
         runs.retain(|(store, _)| !refused.iter().any(|it| it.store == *store));
         if hello.lane == Lane::Probe {
             runs.clear();
         }
-        Self { address: hello.address.clone(), runs }
+        let not_listed = refused.iter().filter(|it| it.refusal == Refusal::NotListed);
+        let not_listed = not_listed.map(|it| it.store).collect();
+        Self { address: hello.address.clone(), node, not_listed, runs }
     }
 
     /// Returns which of these stores were removed from the cluster. Fails if another run of one of
-    /// them was accepted since.
+    /// them was accepted since, or if it is bound to another node since.
     ///
     /// Invariant: when a run is accepted, no message of the displaced one is delivered any more, and its
     /// connections end.
+    ///
+    /// Invariant: when a store is bound to a node, the connections of others end that were heard for it.
+    /// Test: `a_node_speaks_for_its_own_stores_alone`.
     fn check(
         &self,
         shared: &Shared,
         of: impl Fn(StoreId) -> bool,
     ) -> Result<Vec<StoreId>, CloseReason> {
-        let mut removed = Vec::new();
+        let (mut removed, node) = (Vec::new(), self.node);
         for (store, run) in self.runs.iter().filter(|(store, _)| of(*store)) {
+            // bug server.bound_store_heard_on: let node = None;
+            if shared.is_foreign(*store, node) {
+                return Err(CloseReason::NotOwner(*store));
+            }
             let standing = shared.resolve.standing(*store, run, &self.address);
             // bug server.displaced_run_heard: let standing = RunStanding::Heard;
             match standing {
@@ -123,6 +140,14 @@ impl Heard {
         Ok(removed)
     }
 
+    /// Fails if a store of the connection can be heard that was not: the node dials again.
+    fn check_listed(&self, shared: &Shared) -> Result<(), CloseReason> {
+        let is_listed = |store: &StoreId| {
+            self.node.is_some_and(|node| shared.resolve.check_owner(*store, node.as_str()).is_ok())
+        };
+        if self.not_listed.iter().any(is_listed) { Err(CloseReason::Ended) } else { Ok(()) }
+    }
+
     fn holds(&self, store: StoreId) -> bool {
         self.runs.iter().any(|(it, _)| *it == store)
     }
@@ -130,8 +155,8 @@ impl Heard {
 
 async fn handshake(
     shared: &Arc<Shared>,
-    reader: &mut Reader,
-    writer: &mut SocketWriter,
+    (reader, node, writer): (&mut Reader, Option<&NodeName>, &mut SocketWriter),
+    elsewhere: Option<Denied>,
     remote: &mut Remote,
 ) -> Result<Greeted, CloseReason> {
     let mut magic = [0; MAGIC.len()];
@@ -146,11 +171,12 @@ async fn handshake(
     remote.name = format!("{} at {} ({}, incoming)", hello.address, remote.name, hello.lane.name());
     let is_removed = |store| shared.resolve.is_removed(store);
     let own = shared.own.borrow().all();
-    let mut rejection = hello.rejection(&shared.identity, &own, is_removed);
+    let elsewhere = elsewhere.map(|denied| (RejectReason::OtherListener, denied.to_string()));
+    let mut rejection = elsewhere.or_else(|| hello.rejection(&shared.identity, &own, is_removed));
     // Invariant: only a node of this cluster states addresses.
     let mut refused = Vec::new();
     if rejection.is_none() && hello.lane != Lane::Probe {
-        refused = shared.refused_stores(&hello).await;
+        refused = shared.refused_stores(&hello, node).await;
     }
     let is_heard = |store: &StoreId| {
         !is_removed(*store) && !refused.iter().any(|it: &RefusedStore| it.store == *store)
@@ -159,12 +185,16 @@ async fn handshake(
     if let Some(first) = refused.first()
         && !hello.from.iter().any(is_heard)
     {
-        rejection = Some((RejectReason::CopiedDirectory, first.text.clone()));
+        rejection = Some((RejectReason::of_stores(first.refusal), first.text.clone()));
     }
     // A node that is refused dials again several times a second.
     let reason = rejection.as_ref().map(|(reason, _)| *reason);
-    let logged = reason.or_else(|| refused.first().map(|_| RejectReason::CopiedDirectory));
-    remote.is_logged = shared.note_rejection(&hello, logged);
+    let of_first = || refused.first().map(|it| RejectReason::of_stores(it.refusal));
+    let logged = reason.or_else(of_first);
+    let is_repeated = shared.note_rejection(&hello, logged);
+    // Refusals by certificate were logged where they are counted.
+    let by_node = [Some(RejectReason::OtherNode), Some(RejectReason::NotListed)].contains(&logged);
+    remote.is_logged = is_repeated || by_node;
     if let Some((reason, text)) = rejection {
         let answer = frame::whole(FrameKind::Refused, &hello::refused(reason, &text, &refused));
         socket::send(writer, &answer).await?;
@@ -188,7 +218,7 @@ async fn handshake(
 async fn messages(
     shared: &Shared,
     hello: &Hello,
-    heard: &Heard,
+    heard: &Heard<'_>,
     mut reader: Reader,
     mut writer: SocketWriter,
 ) -> Result<(), CloseReason> {
@@ -232,6 +262,7 @@ async fn messages(
                     return Err(CloseReason::Silent);
                 }
                 let _ = heard.check(shared, |_| true)?;
+                heard.check_listed(shared)?;
                 frames.release_blocks();
                 write_alive(shared, &mut writer)?;
             }
@@ -352,7 +383,7 @@ fn take_messages(
 /// Delivers messages, in order. What decides whether they are heard is read once for all of them.
 fn deliver(
     shared: &Shared,
-    heard: &Heard,
+    heard: &Heard<'_>,
     messages: &mut Vec<(PeerMessage, u64)>,
 ) -> Result<(), CloseReason> {
     let is_from = |store| messages.iter().any(|(message, _)| message.from_store == store);

@@ -104,7 +104,7 @@ pub(super) async fn open(
 ) -> Result<SnapshotSender, CloseReason> {
     let address = shared.resolve.address(to).ok_or(CloseReason::NoAddress(to))?;
     let dialled = connection::dial(&shared, &address, Lane::Bulk, &[to]).await?;
-    let Dialled { reader, writer, welcome } = dialled;
+    let Dialled { reader, writer, welcome, .. } = dialled;
     let version = welcome.version;
     let (replies, answers) = mpsc::channel(2);
     let name = format!("replies to a snapshot for store {to}");

@@ -1,7 +1,7 @@
 //! Whole nodes in this process that change their addresses, receive a wrong one, or lose the only
 //! other node.
 
-use crate::common::{LIMIT, config, start, until};
+use crate::common::{LIMIT, config, free_addresses, start, until};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::control_client::ControlClient;
@@ -34,12 +34,6 @@ pub(crate) async fn until_voters(address: &str, count: usize) {
         assert!(started.elapsed() < LIMIT, "{regions:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-}
-
-fn free_addresses(count: usize) -> Vec<String> {
-    let bind = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let ports: Vec<_> = (0..count).map(bind).collect();
-    ports.iter().map(|port| port.local_addr().unwrap().to_string()).collect()
 }
 
 fn at(dirs: &[PathBuf], listen: &str, join: &[String]) -> Config {

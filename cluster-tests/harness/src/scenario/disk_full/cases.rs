@@ -121,7 +121,8 @@ impl Trial {
         // One region: it is full, or it is not.
         let settings = vec![("region_bytes_max", "64GiB".to_owned())];
         let stele = setup.stele.clone();
-        let spec = Spec { stele, work, nodes, settings, namespaces: false, stores };
+        let certificates = None;
+        let spec = Spec { stele, work, nodes, settings, namespaces: false, stores, certificates };
         let cluster = Cluster::start(spec).await?;
         cluster.set_option("balance", "0").await?;
         if case.small == Small::Follower {

@@ -3,4 +3,5 @@ mod explain;
 mod fake;
 mod lookups;
 mod merges;
+mod nodes;
 mod reports;

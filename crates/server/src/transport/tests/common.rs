@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use stele_node::members::NotOwner;
 use stele_node::succession::{Evidence, Refusal, Verdict};
 use stele_replica::{Body, LeaseTimes, PeerMessage, RaftEntry, RaftKind, RaftMessage, wire};
 use stele_types::{
@@ -142,6 +143,10 @@ pub(crate) type Stated = (String, StoreId, StoreRun);
 pub(crate) struct Book {
     pub addresses: Mutex<HashMap<StoreId, String>>,
     pub removed: Mutex<HashSet<StoreId>>,
+    /// Names of the nodes to which stores are bound.
+    pub owners: Mutex<HashMap<StoreId, String>>,
+    /// Stores that no list has named.
+    pub unlisted: Mutex<HashSet<StoreId>>,
     pub stated: Mutex<Vec<Stated>>,
 }
 
@@ -158,6 +163,14 @@ impl Resolve for Book {
 
     fn is_removed(&self, store: StoreId) -> bool {
         self.removed.lock().contains(&store)
+    }
+
+    fn check_owner(&self, store: StoreId, node: &str) -> Result<(), NotOwner> {
+        match self.owners.lock().get(&store).filter(|owner| *owner != node) {
+            Some(owner) => Err(NotOwner::Other(owner.clone())),
+            None if self.unlisted.lock().contains(&store) => Err(NotOwner::NotListed),
+            None => Ok(()),
+        }
     }
 
     fn admit(

@@ -28,6 +28,12 @@ pub(crate) fn config(stores: &[PathBuf], join: &[String]) -> Config {
     }
 }
 
+pub(crate) fn free_addresses(count: usize) -> Vec<String> {
+    let bind = |_| std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let ports: Vec<_> = (0..count).map(bind).collect();
+    ports.iter().map(|port| port.local_addr().unwrap().to_string()).collect()
+}
+
 /// Starts a node; a previous one may still hold its directories or its port for a moment.
 pub(crate) async fn start(config: Config) -> Node {
     let started = Instant::now();

@@ -1,0 +1,222 @@
+//! First caller of a control call. A node that does not lead forwards calls to the leader of the placement
+//! group, with the identity of the first caller in a header.
+//!
+//! ```text
+//! stele-first-caller := 'client "' NAME '"' | 'node "' CLUSTER '/' NAME '"' | 'token "' SHA256 '"'
+//! ```
+
+use super::calls::{CallClass, changes_cluster, class_of};
+use super::principal::{Denied, Principal, Rights};
+use axum::http::{HeaderMap, HeaderValue};
+use std::fmt;
+use std::future::Future;
+use stele_tls::{ClientName, ClusterName, Identity, NodeName};
+use tonic::metadata::MetadataMap;
+
+const HEADER: &str = "stele-first-caller";
+const NO_NAME: &str = "the forwarding node names no first caller";
+const NO_CHANGE: &str =
+    "a node changes nothing by itself; call it with the certificate of an administrator";
+
+tokio::task_local! {
+    static CALLER: Origin;
+}
+
+/// Origin of a call of the control service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// Origin that did not forward the call for another one.
+    pub first: Principal,
+    /// Node that forwarded it; `None` if the first caller called this node.
+    pub via: Option<NodeName>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.first.fmt(f)?;
+        self.via.as_ref().map_or(Ok(()), |via| write!(f, " through node {via}"))
+    }
+}
+
+impl Origin {
+    /// Returns whether the first caller is known to be no node.
+    pub(crate) fn is_client(&self) -> bool {
+        !matches!(self.first, Principal::Plain | Principal::Known(Identity::Node { .. }))
+    }
+}
+
+/// Returns the caller of the control call that this task answers; `None` for what the node does for
+/// itself, and in tasks that the answer spawns.
+pub fn first_caller() -> Option<Origin> {
+    CALLER.try_with(Clone::clone).ok()
+}
+
+/// Answers a call as one of this caller.
+pub(crate) async fn answer_to<T>(caller: Option<Origin>, answer: impl Future<Output = T>) -> T {
+    match caller {
+        Some(caller) => CALLER.scope(caller, answer).await,
+        None => answer.await,
+    }
+}
+
+/// Returns the request that forwards a message to another node, with the first caller of this task.
+pub(crate) fn forwarded<T>(message: T) -> tonic::Request<T> {
+    let mut request = tonic::Request::new(message);
+    if let Some(first) = first_caller().and_then(|caller| encode(&caller.first)) {
+        let mut headers = HeaderMap::new();
+        // Names have no control characters.
+        if let Ok(value) = HeaderValue::from_bytes(first.as_bytes()) {
+            headers.insert(HEADER, value);
+        }
+        *request.metadata_mut() = MetadataMap::from_headers(headers);
+    }
+    request
+}
+
+fn encode(caller: &Principal) -> Option<String> {
+    Some(match caller {
+        Principal::Plain | Principal::Anonymous => return None,
+        Principal::Known(Identity::Client(name)) => format!("client \"{}\"", name.as_str()),
+        Principal::Known(Identity::Node { cluster, node }) => {
+            format!("node \"{}/{}\"", cluster.as_str(), node.as_str())
+        }
+        Principal::Token(hash) => {
+            let digits: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("token \"{digits}\"")
+        }
+    })
+}
+
+fn decode(value: &HeaderValue) -> Option<Principal> {
+    let (kind, name) = std::str::from_utf8(value.as_bytes()).ok()?.split_once(" \"")?;
+    let name = name.strip_suffix('"')?;
+    match kind {
+        "client" => ClientName::new(name).ok().map(Identity::Client).map(Principal::Known),
+        "node" => {
+            let (cluster, node) = name.split_once('/')?;
+            let (cluster, node) = (ClusterName::new(cluster).ok()?, NodeName::new(node).ok()?);
+            Some(Principal::Known(Identity::Node { cluster, node }))
+        }
+        "token" if name.len() == 64 => {
+            let byte = |at: usize| u8::from_str_radix(name.get(2 * at..2 * at + 2)?, 16).ok();
+            let hash = (0..32).map(byte).collect::<Option<Vec<u8>>>()?;
+            Some(Principal::Token(hash.try_into().ok()?))
+        }
+        _ => None,
+    }
+}
+
+impl Rights {
+    /// Returns the caller of a control call at `path`; `None` for other calls. Fails if the first caller may
+    /// not make the call.
+    ///
+    /// Invariant: a node forwards a call only with the rights of its first caller, and changes nothing by
+    /// its own certificate.
+    /// Tests: `a_node_forwards_with_the_rights_of_the_first_caller`, `a_node_alone_administers_nothing`.
+    pub fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Option<Origin>, Denied> {
+        self.check(path)?;
+        let class =
+            class_of(path).filter(|class| [CallClass::Admin, CallClass::Peer].contains(class));
+        let Some(class) = class else { return Ok(None) };
+        let mut caller = Origin { first: self.principal().clone(), via: None };
+        let Some(rules) = self.rules() else { return Ok(Some(caller)) };
+        // Only a node forwards: the header of a client says nothing.
+        if let Principal::Known(Identity::Node { node, .. }) = self.principal()
+            && let Some(stated) = headers.get(HEADER)
+        {
+            let denied = || self.denied(&self.principal().to_string(), path, NO_NAME);
+            caller = Origin { first: decode(stated).ok_or_else(denied)?, via: Some(node.clone()) };
+        }
+        let standing = rules.standing(&caller.first);
+        // bug server.first_caller_unchecked: `standing.refusal(class)` is `None`
+        if let Some(remedy) = standing.refusal(class) {
+            return Err(self.denied(standing.caller(), path, remedy));
+        }
+        let is_node = matches!(caller.first, Principal::Known(Identity::Node { .. }));
+        // bug server.nodes_administer: never
+        if is_node && changes_cluster(path) {
+            return Err(self.denied(standing.caller(), path, NO_CHANGE));
+        }
+        Ok(Some(caller))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{LiveRules, Rules};
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    const DRAIN: &str = "/stele.control.v1.Control/SetStoreState";
+    const LIST: &str = "/stele.control.v1.Control/ListStores";
+    const JOIN: &str = "/stele.control.v1.Control/Join";
+
+    fn client(name: &str) -> Identity {
+        Identity::Client(ClientName::new(name).unwrap())
+    }
+
+    fn node(name: &str) -> Identity {
+        let (cluster, node) = (ClusterName::new("prod").unwrap(), NodeName::new(name).unwrap());
+        Identity::Node { cluster, node }
+    }
+
+    fn rights(identity: Identity) -> Rights {
+        let administrators = BTreeSet::from([ClientName::new("root").unwrap()]);
+        let cluster = ClusterName::new("prod").unwrap();
+        let rules = Rules { cluster, administrators, grants: Arc::default() };
+        Rights::new(Principal::Known(identity), Arc::new(LiveRules::new(rules)))
+    }
+
+    /// Returns the headers with which the node of these rights forwards a call.
+    async fn headers_for(first: Identity) -> HeaderMap {
+        let caller = Origin { first: Principal::Known(first), via: None };
+        let request = answer_to(Some(caller), async { forwarded(()) }).await;
+        request.into_parts().0.into_headers()
+    }
+
+    #[tokio::test]
+    async fn a_node_forwards_with_the_rights_of_the_first_caller() {
+        let of_root = headers_for(client("root")).await;
+        let found = rights(node("n1")).caller(DRAIN, &of_root).unwrap().unwrap();
+        let via = Some(NodeName::new("n1").unwrap());
+        assert_eq!(found, Origin { first: Principal::Known(client("root")), via });
+        assert_eq!(found.to_string(), "client root through node n1");
+        let refused = rights(node("n1")).caller(DRAIN, &headers_for(client("app")).await);
+        assert!(refused.unwrap_err().to_string().contains("client app may not call"));
+        let joins = rights(node("n1")).caller(JOIN, &headers_for(node("n2")).await).unwrap();
+        assert_eq!(joins.unwrap().first, Principal::Known(node("n2")));
+        assert!(rights(node("n1")).caller(JOIN, &of_root).is_err(), "no client joins");
+        // A client is what its certificate says.
+        assert!(rights(client("app")).caller(DRAIN, &of_root).is_err());
+        let own = rights(client("root")).caller(DRAIN, &headers_for(client("app")).await);
+        assert_eq!(own.unwrap().unwrap().first, Principal::Known(client("root")));
+        let odd = "\u{e9}\u{20ac} \"x\" /";
+        let found = rights(node("n1")).caller(DRAIN, &headers_for(client(odd)).await);
+        assert!(found.unwrap_err().to_string().contains(odd), "a name survives as it is");
+        for value in ["", "client root", "client \"\"", "node \"n2\"", "user \"root\""] {
+            let headers = HeaderMap::from_iter([(
+                axum::http::HeaderName::from_static(HEADER),
+                HeaderValue::from_static(value),
+            )]);
+            assert!(rights(node("n1")).caller(LIST, &headers).is_err(), "{value}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_node_alone_administers_nothing() {
+        let none = HeaderMap::new();
+        for call in ["SetStoreState", "RecoverReplica", "SetConfig", "KeepRun", "Admit", "Merge"] {
+            let path = format!("/stele.control.v1.Control/{call}");
+            let refused = rights(node("n1")).caller(&path, &none).unwrap_err().to_string();
+            assert!(refused.contains("a node changes nothing by itself"), "{refused}");
+            assert!(rights(client("root")).caller(&path, &none).is_ok());
+            let for_itself = headers_for(node("n1")).await;
+            assert!(rights(node("n2")).caller(&path, &for_itself).is_err());
+        }
+        assert!(rights(node("n1")).caller(LIST, &none).is_ok(), "it reads for its clients");
+        assert_eq!(rights(node("n1")).caller("/tikvpb.Tikv/RawGet", &none), Ok(None));
+        let plain = Rights::of_plain().caller(DRAIN, &none).unwrap().unwrap();
+        assert_eq!(plain, Origin { first: Principal::Plain, via: None });
+    }
+}
