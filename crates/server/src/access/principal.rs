@@ -14,7 +14,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use stele_proto::Method;
-use stele_tls::{Identity, NodeName, token_hash};
+use stele_tls::{ClientName, Identity, NodeName, token_hash};
 use tonic::Status;
 
 /// Origin of the requests of one connection.
@@ -181,6 +181,14 @@ impl Rights {
         }
     }
 
+    /// Returns the name of the client in the certificate; `None` for any other caller.
+    pub(crate) fn client(&self) -> Option<&ClientName> {
+        match self.principal() {
+            Principal::Known(Identity::Client(name)) => Some(name),
+            _ => None,
+        }
+    }
+
     /// Returns the rules in force; `None` without TLS.
     pub(super) fn rules(&self) -> Option<&Arc<LiveRules>> {
         self.holder.rules.as_ref().map(|known| &known.rules)
@@ -253,7 +261,7 @@ mod tests {
     use axum::http::HeaderValue;
     use std::collections::{BTreeMap, BTreeSet};
     use stele_placement::{Grant, Grants, Permissions};
-    use stele_tls::{ClientName, ClusterName};
+    use stele_tls::ClusterName;
 
     fn rules() -> Arc<LiveRules> {
         let administrators = BTreeSet::from([ClientName::new("root").unwrap()]);

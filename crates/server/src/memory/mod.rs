@@ -6,7 +6,7 @@
 //! | part of the budget | use |
 //! |---|---|
 //! | 4/16 | windows of HTTP/2: bytes that clients may send before a request is read |
-//! | 11/16 | requests for data and their answers; of one connection at most 10/16, of one request 9/16 |
+//! | 11/16 | requests for data and their answers; of one client with a certificate or one connection at most 10/16, of one request 9/16 |
 //! | 1/16 | calls of placement and control besides, so that data does not keep nodes from reporting |
 
 mod answer;
@@ -21,9 +21,11 @@ pub use body::{Arrived, Limits};
 pub use layer::Accounted;
 
 use layer::Windows;
-use std::sync::Arc;
+use parking_lot::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
 use tokio::sync::watch;
 
 /// Smallest budget: the shares of a request and of the windows must hold something.
@@ -117,6 +119,8 @@ pub struct NodeMemory {
     refused: AtomicU64,
     /// Sent when memory is released while a request waits for it.
     released: watch::Sender<()>,
+    /// Shares of the clients that are connected, by name.
+    clients: Mutex<HashMap<String, Weak<AtomicU64>>>,
 }
 
 impl NodeMemory {
@@ -129,7 +133,20 @@ impl NodeMemory {
             windows: Windows::new(shares.windows),
             refused: AtomicU64::new(0),
             released: watch::Sender::new(()),
+            clients: Mutex::default(),
         })
+    }
+
+    /// Returns the bytes that the connections of a client use together.
+    fn client(&self, name: &str) -> Arc<AtomicU64> {
+        let mut clients = self.clients.lock();
+        clients.retain(|_, used| used.strong_count() > 0);
+        if let Some(used) = clients.get(name).and_then(Weak::upgrade) {
+            return used;
+        }
+        let used = Arc::default();
+        clients.insert(name.to_owned(), Arc::downgrade(&used));
+        used
     }
 
     /// Returns its totals.
@@ -147,14 +164,27 @@ impl NodeMemory {
 pub struct ConnectionMemory {
     node: Arc<NodeMemory>,
     used: AtomicU64,
+    /// Bytes of all connections of its client; `None` without a name.
+    client: Option<Arc<AtomicU64>>,
     window_bytes: u32,
 }
 
 impl ConnectionMemory {
     /// Creates the share of a new connection, with a window of at most `window_bytes_max`.
     pub fn new(node: &Arc<NodeMemory>, window_bytes_max: u32) -> Arc<Self> {
+        Self::of_client(node, window_bytes_max, None)
+    }
+
+    /// Like [`ConnectionMemory::new`], for a connection of the client with this name: all of its connections
+    /// together have the share of one.
+    pub fn of_client(
+        node: &Arc<NodeMemory>,
+        window_bytes_max: u32,
+        client: Option<&str>,
+    ) -> Arc<Self> {
         let window_bytes = node.windows.take(window_bytes_max);
-        Arc::new(Self { node: node.clone(), used: AtomicU64::new(0), window_bytes })
+        let client = client.map(|name| node.client(name));
+        Arc::new(Self { node: node.clone(), used: AtomicU64::new(0), client, window_bytes })
     }
 
     /// Returns the bytes that the client may send before they are read.
@@ -169,19 +199,30 @@ impl ConnectionMemory {
             // bug server.data_uses_all_memory: `node.shares.data` is `node.shares.all`
             Class::Data => node.shares.data,
         };
-        let is_within = take(&self.used, bytes, node.shares.connection);
-        if is_within && take(&node.used, bytes, node_max) {
-            return true;
+        let client = self.client.as_deref();
+        // bug server.clients_use_all_memory: let client = None;
+        let share = node.shares.connection;
+        let shares = [(Some(&self.used), share), (client, share), (Some(&node.used), node_max)];
+        let shares = shares.into_iter().filter_map(|(used, bytes_max)| Some((used?, bytes_max)));
+        for (taken, (used, bytes_max)) in shares.clone().enumerate() {
+            if !take(used, bytes, bytes_max) {
+                for (used, _) in shares.take(taken) {
+                    used.fetch_sub(bytes, Relaxed);
+                }
+                return false;
+            }
         }
-        if is_within {
-            self.used.fetch_sub(bytes, Relaxed);
-        }
-        false
+        true
+    }
+
+    fn each_use(&self) -> impl Iterator<Item = &AtomicU64> {
+        [Some(&self.used), self.client.as_deref(), Some(&self.node.used)].into_iter().flatten()
     }
 
     fn release(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Relaxed);
-        self.node.used.fetch_sub(bytes, Relaxed);
+        for used in self.each_use() {
+            used.fetch_sub(bytes, Relaxed);
+        }
         if self.node.released.receiver_count() > 0 {
             self.node.released.send_replace(());
         }
@@ -238,8 +279,10 @@ impl RequestMemory {
 
     /// Uses `bytes` more, or none of them.
     ///
-    /// Invariant: memory is charged before it is used, within the shares of request, connection and node.
-    /// Tests: `requests_share_the_memory_of_their_connection_and_their_node_and_return_it`,
+    /// Invariant: memory is charged before it is used, within the shares of request, connection, client and
+    /// node.
+    /// Tests: `the_connections_of_a_client_share_the_memory_of_one`,
+    /// `requests_share_the_memory_of_their_connection_and_their_node_and_return_it`,
     /// `a_message_is_charged_when_its_length_arrives_and_its_elements_as_they_arrive`.
     pub(crate) fn charge(&self, bytes: u64) -> Result<(), Exceeded> {
         self.try_charge(bytes).inspect_err(|_| self.note_refused())
@@ -277,8 +320,9 @@ impl RequestMemory {
     /// Counts memory that is in use already: others get less.
     pub(crate) fn charge_anyway(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
-        self.connection.used.fetch_add(bytes, Relaxed);
-        self.connection.node.used.fetch_add(bytes, Relaxed);
+        for used in self.connection.each_use() {
+            used.fetch_add(bytes, Relaxed);
+        }
     }
 
     /// Releases what was charged beyond `used_before`.

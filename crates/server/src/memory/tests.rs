@@ -54,6 +54,26 @@ fn requests_share_the_memory_of_their_connection_and_their_node_and_return_it() 
 }
 
 #[test]
+fn the_connections_of_a_client_share_the_memory_of_one() {
+    let node = NodeMemory::new(160 * MIB);
+    let of = |name| ConnectionMemory::of_client(&node, 0, Some(name));
+    let (a, b, other) = (of("app"), of("app"), of("other"));
+    let first = data(&a);
+    first.charge(60 * MIB).unwrap();
+    assert_eq!(data(&b).charge(41 * MIB), Err(Exceeded::Shared), "100 MiB of a client");
+    let second = data(&b);
+    second.charge(40 * MIB).unwrap();
+    data(&other).charge(10 * MIB).unwrap();
+    drop(first);
+    second.charge(40 * MIB).unwrap();
+    drop((second, a, b));
+    assert_eq!(node.stats().used_bytes, 0);
+    let again = of("app");
+    assert_eq!(node.clients.lock().len(), 2, "those that are connected");
+    data(&again).charge(90 * MIB).unwrap();
+}
+
+#[test]
 fn data_leaves_a_part_of_the_memory_to_placement_and_control() {
     let node = NodeMemory::new(160 * MIB);
     let (a, b) = (connection(&node), connection(&node));

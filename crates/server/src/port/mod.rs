@@ -27,7 +27,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
-use stele_tls::Protocol;
+use stele_tls::{ClientName, Protocol};
 use stele_vfs::HandlePool;
 use tokio::io::AsyncBufReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -308,7 +308,8 @@ impl Http {
         let _ = socket::tcp(&stream).set_nodelay(true);
         let PortOptions { stream_window_bytes_max, connection_window_bytes_max, body, .. } =
             self.options;
-        let memory = ConnectionMemory::new(&self.memory, connection_window_bytes_max);
+        let client = rights.client().map(ClientName::as_str);
+        let memory = ConnectionMemory::of_client(&self.memory, connection_window_bytes_max, client);
         let window_bytes = memory.window_bytes();
         let mut builder = (*self.builder).clone();
         builder

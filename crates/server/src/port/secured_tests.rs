@@ -309,9 +309,9 @@ async fn a_node_speaks_for_its_own_stores_alone() {
     let missing: Vec<_> = attacks().into_iter().filter(|attack| !is_there(attack)).collect();
     assert!(missing.is_empty(), "{missing:?}");
     at_b.owners.lock().insert(StoreId(1), "n9".to_owned());
-    let before = b.seen.count();
+    let (before, ended) = (b.seen.count(), closed(&b, "other_node"));
     a.transport.send(vec![heartbeat(1, 2, 77)]);
-    until("the end of the connection", || closed(&b, "other_node") > 0).await;
+    until("the end of the connection", || closed(&b, "other_node") > ended).await;
     assert_eq!(b.seen.count(), before);
 }
 
