@@ -96,7 +96,7 @@ impl Failure {
     /// Invariant: what no retry can change is `raft_entry_too_large` without a size, and never the
     /// `error` text of an answer. It is the one error that every client returns to its caller at once.
     /// client-java sends a request that was answered by a text again, also a compare-and-swap. Missing rights
-    /// alone have a text ([`super::permissions::Denying`]).
+    /// alone have a text.
     pub fn into_error(self) -> errorpb::Error {
         match self {
             Self::Region(error) => *error,
