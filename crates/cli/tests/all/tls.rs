@@ -125,10 +125,8 @@ fn a_node_waits_for_a_permission_to_join_and_a_token_is_one() {
     });
     let token = ran(&format!("{ctl} join-token --valid 1h")).ok().text().trim().to_owned();
     assert!(token.starts_with("stele_") && token.len() == 70, "{token}");
-    let file = root.path().join("token");
-    std::fs::write(&file, token + "\n").unwrap();
-    let with_token = [&join[..], &["--join-token-file", file.to_str().unwrap()]].concat();
-    let third = certificates.start(&dirs[2], "n3", &with_token);
+    std::fs::write(certificates.file("n3.join-token"), token + "\n").unwrap();
+    let third = certificates.start(&dirs[2], "n3", &join);
     let members = format!("{ctl} --json members");
     let is_bound = |rows: &str| {
         ["n1", "n2", "n3"].iter().all(|it| rows.contains(&format!("\"node\":\"{it}\"")))

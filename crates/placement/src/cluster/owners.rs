@@ -39,7 +39,8 @@ pub enum JoinRefusal {
     /// An administrator must allow it first.
     #[error(
         "node {name} has no store in this cluster and no permission to join{detail}: run `stele ctl admit \
-         {name}`, or name a file with the output of `stele ctl join-token` as `join_token_file` of the node"
+         {name}`, or write the output of `stele ctl join-token` beside the certificate of the node, into a file with \
+         the extension `join-token`"
     )]
     NotPermitted {
         /// Name of the node.

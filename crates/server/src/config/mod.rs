@@ -104,8 +104,6 @@ pub struct Config {
     pub admin_listen: String,
     /// File of the audit log; empty: none.
     pub audit_log: String,
-    /// File with a token by which a node with a certificate may join; empty: none.
-    pub join_token_file: String,
     /// Address of probes, which are answered without TLS by a status code alone; empty: none.
     pub health_listen: String,
     /// Whether a node without TLS may be reached from other machines.
@@ -152,7 +150,6 @@ impl Default for Config {
             peer_listen: String::new(),
             admin_listen: String::new(),
             audit_log: String::new(),
-            join_token_file: String::new(),
             health_listen: String::new(),
             insecure: false,
         }
@@ -374,7 +371,6 @@ impl Config {
             "peer_listen" => Field::Text(&mut self.peer_listen),
             "admin_listen" => Field::Text(&mut self.admin_listen),
             "audit_log" => Field::File(&mut self.audit_log),
-            "join_token_file" => Field::File(&mut self.join_token_file),
             "health_listen" => Field::Text(&mut self.health_listen),
             "insecure" => Field::Switch(&mut self.insecure),
             _ => return None,

@@ -43,7 +43,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 36] = [
+pub const SETTINGS: [Setting; 35] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -177,11 +177,6 @@ pub const SETTINGS: [Setting; 36] = [
         "audit_log",
         "",
         "File of refusals and administrative calls, a line of JSON each (docs/security.md); empty: none.",
-    ),
-    setting(
-        "join_token_file",
-        "",
-        "File with the output of `stele ctl join-token`, by which a node with a certificate joins; empty: none.",
     ),
     setting(
         "health_listen",

@@ -105,14 +105,18 @@ pub(super) fn tick_of(answer: &JoinResponse) -> Result<Option<TickMillis>> {
     Ok(Some(tick.ok_or_else(unknown)?))
 }
 
-/// Reads the token that allows this node to join; empty without one.
+/// Reads the token that allows this node to join, from the file beside its certificate with the extension
+/// `join-token`; empty without one.
 pub(super) fn join_token(config: &Config) -> Result<Bytes> {
-    if config.join_token_file.is_empty() {
+    if config.tls_cert.is_empty() {
         return Ok(Bytes::new());
     }
-    let path = Path::new(&config.join_token_file);
-    let token = std::fs::read_to_string(path).map_err(|error| Error::io("read", path, error))?;
-    Ok(Bytes::from(token.trim().to_owned()))
+    let path = Path::new(&config.tls_cert).with_extension("join-token");
+    match std::fs::read_to_string(&path) {
+        Ok(token) => Ok(Bytes::from(token.trim().to_owned())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Bytes::new()),
+        Err(error) => Err(Error::io("read", &path, error)),
+    }
 }
 
 async fn join_with_retry(

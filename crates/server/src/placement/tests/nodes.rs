@@ -105,7 +105,7 @@ async fn a_node_joins_by_a_name_or_a_token_and_the_refusal_names_both() {
         call(name, Some("n2"), leader.join(request)).await
     };
     let text = denied(join("n3", b"").await);
-    assert!(text.contains("`stele ctl admit n3`") && text.contains("join_token_file"), "{text}");
+    assert!(text.contains("`stele ctl admit n3`") && text.contains("join-token`"), "{text}");
     let token_sha256 = Bytes::copy_from_slice(&token_hash(b"secret"));
     let request = wire::AdmitRequest { token_sha256, valid_s: 60, ..Default::default() };
     leader.admit(request.clone()).await.unwrap();
