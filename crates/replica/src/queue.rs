@@ -180,8 +180,8 @@ impl<E: StorageEngine, A> Queue<E, A> {
         caller: A,
         memory: MemoryGuard,
     ) -> Result<bool, NotTaken<A>> {
-        let (wakes, not_taken) = self.submit_all([Submission { request, caller, memory }]);
-        not_taken.into_iter().next().map_or(Ok(wakes), Err)
+        let mut state = self.state.lock();
+        self.take_in(&mut state, Submission { request, caller, memory })
     }
 
     /// Queues requests in order, and gives each its id. Returns whether the loop must be woken, and the
@@ -192,19 +192,27 @@ impl<E: StorageEngine, A> Queue<E, A> {
     ) -> (bool, Vec<NotTaken<A>>) {
         let (mut wakes, mut not_taken) = (false, Vec::new());
         let mut state = self.state.lock();
-        let is_stopped = state.is_stopped;
-        for Submission { request, caller, memory } in requests {
-            let id = RequestId(self.next_request.fetch_add(1, Relaxed));
-            let admitted = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, memory);
-            match admitted.filter(|_| !is_stopped) {
-                Some(admitted) => {
-                    let item = Item::Request { id, request, caller, admitted };
-                    wakes |= self.add(&mut state, item);
-                }
-                None => not_taken.push(NotTaken { caller, is_stopped }),
+        for submission in requests {
+            match self.take_in(&mut state, submission) {
+                Ok(needs_wake) => wakes |= needs_wake,
+                Err(refused) => not_taken.push(refused),
             }
         }
         (wakes, not_taken)
+    }
+
+    fn take_in(
+        &self,
+        state: &mut State<E, A>,
+        Submission { request, caller, memory }: Submission<A>,
+    ) -> Result<bool, NotTaken<A>> {
+        let is_stopped = state.is_stopped;
+        let id = RequestId(self.next_request.fetch_add(1, Relaxed));
+        let admitted = self.admit(request.bytes() + REQUEST_OVERHEAD_BYTES, memory);
+        let Some(admitted) = admitted.filter(|_| !is_stopped) else {
+            return Err(NotTaken { caller, is_stopped });
+        };
+        Ok(self.add(state, Item::Request { id, request, caller, admitted }))
     }
 
     /// Admits a request of `bytes`; `None` above the limit. A single request is always admitted,
