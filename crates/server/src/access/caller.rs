@@ -5,7 +5,7 @@
 //! stele-first-caller := 'client "' NAME '"' | 'node "' CLUSTER '/' NAME '"' | 'token "' SHA256 '"'
 //! ```
 
-use super::calls::{CallClass, changes_cluster, class_of};
+use super::calls::{CallClass, changes_cluster};
 use super::principal::{Denied, Principal, Rights};
 use axum::http::{HeaderMap, HeaderValue};
 use std::fmt;
@@ -107,16 +107,19 @@ fn decode(value: &HeaderValue) -> Option<Principal> {
 }
 
 impl Rights {
-    /// Returns the caller of a control call at `path`; `None` for other calls. Fails if the first caller may
-    /// not make the call.
+    /// Returns the caller of a control call at a path of this class; `None` for other calls. Fails if the first
+    /// caller may not make the call. A path that does not exist is for those that may read the node's status.
     ///
     /// Invariant: a node forwards a call only with the rights of its first caller, and changes nothing by
     /// its own certificate.
     /// Tests: `a_node_forwards_with_the_rights_of_the_first_caller`, `a_node_alone_administers_nothing`.
-    pub fn caller(&self, path: &str, headers: &HeaderMap) -> Result<Option<Origin>, Denied> {
-        self.check(path)?;
-        let class =
-            class_of(path).filter(|class| [CallClass::Admin, CallClass::Peer].contains(class));
+    pub(crate) fn caller(
+        &self,
+        (path, class): (&str, Option<CallClass>),
+        headers: &HeaderMap,
+    ) -> Result<Option<Origin>, Denied> {
+        self.check_class(class.unwrap_or(CallClass::Status), path)?;
+        let class = class.filter(|class| [CallClass::Admin, CallClass::Peer].contains(class));
         let Some(class) = class else { return Ok(None) };
         let mut caller = Origin { first: self.principal().clone(), via: None };
         let Some(rules) = self.rules() else { return Ok(Some(caller)) };
@@ -144,13 +147,17 @@ impl Rights {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::{LiveRules, Rules};
+    use crate::access::{LiveRules, Rules, class_of};
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     const DRAIN: &str = "/stele.control.v1.Control/SetStoreState";
     const LIST: &str = "/stele.control.v1.Control/ListStores";
     const JOIN: &str = "/stele.control.v1.Control/Join";
+
+    fn at(path: &str) -> (&str, Option<CallClass>) {
+        (path, class_of(path))
+    }
 
     fn client(name: &str) -> Identity {
         Identity::Client(ClientName::new(name).unwrap())
@@ -178,28 +185,28 @@ mod tests {
     #[tokio::test]
     async fn a_node_forwards_with_the_rights_of_the_first_caller() {
         let of_root = headers_for(client("root")).await;
-        let found = rights(node("n1")).caller(DRAIN, &of_root).unwrap().unwrap();
+        let found = rights(node("n1")).caller(at(DRAIN), &of_root).unwrap().unwrap();
         let via = Some(NodeName::new("n1").unwrap());
         assert_eq!(found, Origin { first: Principal::Known(client("root")), via });
         assert_eq!(found.to_string(), "client root through node n1");
-        let refused = rights(node("n1")).caller(DRAIN, &headers_for(client("app")).await);
+        let refused = rights(node("n1")).caller(at(DRAIN), &headers_for(client("app")).await);
         assert!(refused.unwrap_err().to_string().contains("client app may not call"));
-        let joins = rights(node("n1")).caller(JOIN, &headers_for(node("n2")).await).unwrap();
+        let joins = rights(node("n1")).caller(at(JOIN), &headers_for(node("n2")).await).unwrap();
         assert_eq!(joins.unwrap().first, Principal::Known(node("n2")));
-        assert!(rights(node("n1")).caller(JOIN, &of_root).is_err(), "no client joins");
+        assert!(rights(node("n1")).caller(at(JOIN), &of_root).is_err(), "no client joins");
         // A client is what its certificate says.
-        assert!(rights(client("app")).caller(DRAIN, &of_root).is_err());
-        let own = rights(client("root")).caller(DRAIN, &headers_for(client("app")).await);
+        assert!(rights(client("app")).caller(at(DRAIN), &of_root).is_err());
+        let own = rights(client("root")).caller(at(DRAIN), &headers_for(client("app")).await);
         assert_eq!(own.unwrap().unwrap().first, Principal::Known(client("root")));
         let odd = "\u{e9}\u{20ac} \"x\" /";
-        let found = rights(node("n1")).caller(DRAIN, &headers_for(client(odd)).await);
+        let found = rights(node("n1")).caller(at(DRAIN), &headers_for(client(odd)).await);
         assert!(found.unwrap_err().to_string().contains(odd), "a name survives as it is");
         for value in ["", "client root", "client \"\"", "node \"n2\"", "user \"root\""] {
             let headers = HeaderMap::from_iter([(
                 axum::http::HeaderName::from_static(HEADER),
                 HeaderValue::from_static(value),
             )]);
-            assert!(rights(node("n1")).caller(LIST, &headers).is_err(), "{value}");
+            assert!(rights(node("n1")).caller(at(LIST), &headers).is_err(), "{value}");
         }
     }
 
@@ -208,15 +215,18 @@ mod tests {
         let none = HeaderMap::new();
         for call in ["SetStoreState", "RecoverReplica", "SetConfig", "KeepRun", "Admit", "Merge"] {
             let path = format!("/stele.control.v1.Control/{call}");
-            let refused = rights(node("n1")).caller(&path, &none).unwrap_err().to_string();
+            let refused = rights(node("n1")).caller(at(&path), &none).unwrap_err().to_string();
             assert!(refused.contains("a node changes nothing by itself"), "{refused}");
-            assert!(rights(client("root")).caller(&path, &none).is_ok());
+            assert!(rights(client("root")).caller(at(&path), &none).is_ok());
             let for_itself = headers_for(node("n1")).await;
-            assert!(rights(node("n2")).caller(&path, &for_itself).is_err());
+            assert!(rights(node("n2")).caller(at(&path), &for_itself).is_err());
         }
-        assert!(rights(node("n1")).caller(LIST, &none).is_ok(), "it reads for its clients");
-        assert_eq!(rights(node("n1")).caller("/tikvpb.Tikv/RawGet", &none), Ok(None));
-        let plain = Rights::of_plain().caller(DRAIN, &none).unwrap().unwrap();
+        assert!(rights(node("n1")).caller(at(LIST), &none).is_ok(), "it reads for its clients");
+        assert_eq!(rights(node("n1")).caller(at("/tikvpb.Tikv/RawGet"), &none), Ok(None));
+        let plain = Rights::of_plain().caller(at(DRAIN), &none).unwrap().unwrap();
         assert_eq!(plain, Origin { first: Principal::Plain, via: None });
+        let by = |first| Origin { first, via: None }.is_client();
+        assert!(by(Principal::Known(client("root"))) && by(Principal::Token([7; 32])));
+        assert!(!by(Principal::Known(node("n1"))) && !by(Principal::Plain));
     }
 }

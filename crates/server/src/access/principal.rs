@@ -167,8 +167,7 @@ impl Rights {
         rights
     }
 
-    /// Fails unless the caller may call the path. A path that does not exist is for those that may read the
-    /// node's status.
+    /// Fails unless the caller may call the path now.
     pub fn check(&self, path: &str) -> Result<(), Denied> {
         self.check_class(class_of(path).unwrap_or(CallClass::Status), path)
     }
@@ -199,7 +198,7 @@ impl Rights {
         self.check_class(FrameKind::Hello.class(), MESSAGES)
     }
 
-    fn check_class(&self, class: CallClass, path: &str) -> Result<(), Denied> {
+    pub(super) fn check_class(&self, class: CallClass, path: &str) -> Result<(), Denied> {
         if let Some(standing) = self.standing()
             && let Some(remedy) = standing.refusal(class)
         {

@@ -11,7 +11,8 @@ use tonic::Request;
 pub(super) trait DescribedChange {
     /// Describes it in a few words.
     ///
-    /// Invariant: a description holds no key, no value, and no text that is not a known name.
+    /// Invariant: a description holds no key and no value, and of the texts in a request only names of
+    /// settings that exist, of grants and of nodes.
     /// Tests: `a_description_has_neither_keys_nor_values`.
     fn arguments(&self) -> String;
 }

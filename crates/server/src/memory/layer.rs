@@ -2,7 +2,7 @@
 
 use super::body::{Limits, RequestBody};
 use super::{AnswerBody, Arrived, Class, ConnectionMemory, Exceeded, IsHeld, RequestMemory};
-use crate::access::{Rights, answer_to, class_of};
+use crate::access::{CallClass, Rights, answer_to, class_of};
 use crate::port::unsupported;
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -65,15 +65,16 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let rights = self.rights.take_token(request.headers_mut());
         let path = request.uri().path();
-        let method = Method::at(path);
+        let (method, call) = (Method::at(path), class_of(path));
         // Invariant: a request reaches no service unless its caller may make the call.
-        let (denied, caller) = match (rights.caller(path, request.headers()), class_of(path)) {
+        let (denied, caller) = match (rights.caller((path, call), request.headers()), call) {
             (Err(denied), _) => (Some(denied.into_response(path)), None),
             (Ok(_), None) => (Some(unsupported(path, request.headers())), None),
             (Ok(caller), Some(_)) => (None, caller),
         };
         // bug server.rights_unchecked: let denied = None;
-        let recorded = denied.is_none().then(|| rights.admin_call(path)).flatten();
+        let is_admin = denied.is_none() && call == Some(CallClass::Admin);
+        let recorded = is_admin.then(|| rights.admin_call(path)).flatten();
         let is_data = DATA.iter().any(|service| path.starts_with(service));
         let class = if is_data { Class::Data } else { Class::System };
         let memory = RequestMemory::new(&self.connection, class);
