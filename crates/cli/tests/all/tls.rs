@@ -49,10 +49,14 @@ impl Certificates {
     }
 
     pub(crate) fn start(&self, dir: &Path, name: &str, more: &[&str]) -> Node {
+        self.start_at(dir, (name, "127.0.0.1:0"), more)
+    }
+
+    pub(crate) fn start_at(&self, dir: &Path, (name, at): (&str, &str), more: &[&str]) -> Node {
         let mut flags = self.of_node(name);
         flags.extend(more.iter().map(|word| (*word).to_owned()));
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        Node::start(dir, "127.0.0.1:0", &flags)
+        Node::start(dir, at, &flags)
     }
 
     /// Returns the flags of a client.
@@ -142,6 +146,8 @@ fn a_node_waits_for_a_permission_to_join_and_a_token_is_one() {
         );
     }
     ran(&format!("{as_node} stores")).ok();
+    let as_node = format!("--cluster {} {}", waiting.address, certificates.of_client("n2"));
+    ran(&format!("get {as_node} k")).fails(1, "uses no keys by its own certificate");
     // An administrator does, through any node.
     let through = format!("ctl --cluster {} {}", third.address, certificates.of_client("root"));
     ran(&format!("{through} config replicas 5")).ok();
@@ -150,6 +156,60 @@ fn a_node_waits_for_a_permission_to_join_and_a_token_is_one() {
         log.contains("node n2 is refused (join)") && log.contains("stele ctl admit n2"),
         "{log}"
     );
+}
+
+/// Waits until a put and a get succeed through each node.
+fn served(dir: &Path, nodes: &[Node], flags: &str, value: &str) {
+    for node in nodes {
+        let at = format!("--cluster {} {flags}", node.address).trim_end().to_owned();
+        until(dir, &format!("put {at} k {value}"), |_| true);
+        until(dir, &format!("get {at} k"), |got| got.trim() == value);
+    }
+}
+
+#[test]
+fn tls_is_turned_on_node_by_node_while_clients_work() {
+    let certificates = Certificates::new(&["n1", "n2", "n3"]);
+    let root = tempfile::tempdir().unwrap();
+    let dirs = ["a", "b", "c"].map(|name| root.path().join(name));
+    let plain = |dir: &Path, more: &[&str]| Node::start(dir, "127.0.0.1:0", more);
+    let first = plain(&dirs[0], &["--tick-ms", "20"]);
+    let join = ["--join", &first.address.clone()];
+    let mut nodes = vec![first, plain(&dirs[1], &join), plain(&dirs[2], &join)];
+    let regions = format!("ctl --cluster {} --json regions", nodes[0].address);
+    until(root.path(), &regions, |row| row.contains("\"stores\":[1,2,3]"));
+    let mut restart = |certificates_of_clients: &str, check: &dyn Fn(&[Node], usize)| {
+        for (number, dir) in dirs.iter().enumerate() {
+            let node = nodes.remove(number);
+            let (at, name) = (node.address.clone(), format!("n{}", number + 1));
+            node.stop();
+            let more = ["--client-certificates", certificates_of_clients];
+            nodes.insert(number, certificates.start_at(dir, (&name, &at), &more));
+            check(&nodes, number);
+        }
+    };
+    let [app, admin] = ["app", "root"].map(|name| certificates.of_client(name));
+    let dir = root.path();
+    // Some nodes speak TLS and others do not, and clients do not.
+    restart("transition", &|nodes, number| served(dir, nodes, "", &format!("plain{number}")));
+    // No grant is in force where callers without TLS have every right.
+    restart("required", &|nodes, number| {
+        if number == 1 {
+            let grant =
+                format!("ctl --cluster {} {admin} access grant app --role read", nodes[0].address);
+            ran(&grant).fails(1, "grants");
+        }
+        served(dir, nodes, &app, &format!("tls{number}"));
+    });
+    for node in &nodes {
+        ran(&format!("get --cluster {} k", node.address)).fails(1, "the node requires TLS");
+    }
+    let members = format!("ctl --cluster {} {admin} --json members", nodes[0].address);
+    let is_bound = |rows: &str| {
+        ["n1", "n2", "n3"].iter().all(|it| rows.contains(&format!("\"node\":\"{it}\"")))
+    };
+    until(dir, &members, is_bound);
+    served(dir, &nodes, &app, "bound");
 }
 
 #[test]
@@ -232,6 +292,13 @@ fn a_node_without_tls_stays_on_loopback_unless_it_is_insecure() {
     assert_eq!(refused.status.code(), Some(2), "{text}");
     assert!(text.contains("each process that reaches the port may read and delete"), "{text}");
     assert!(text.contains("tls_cert") && text.contains("insecure"), "{text}");
+    let certificates = Certificates::new(&["n1"]);
+    let flags = certificates.of_node("n1");
+    let mut flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    flags.extend(["--client-certificates", "transition"]);
+    let refused = start(&flags);
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(text.contains("without TLS") && text.contains("`insecure`"), "{text}");
     let refused = start(&["--tls-cert", "x.pem"]);
     let text = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(text.contains("tls_ca is not set"), "{text}");

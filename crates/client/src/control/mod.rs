@@ -240,7 +240,8 @@ impl Control {
         self.call_leader(request).await.map(|_| ())
     }
 
-    /// Changes a setting of the node at `address`.
+    /// Changes a setting of the cluster, through the node at `address` and the leader that it names. Fails with
+    /// `Refused` for a setting of a node.
     pub async fn set_config(
         &self,
         address: &str,
@@ -248,8 +249,16 @@ impl Control {
         value: &str,
     ) -> Result<Option<messages::ConfigItem>> {
         let (key, value) = (key.to_owned(), value.to_owned());
-        let request = messages::SetConfigRequest { key, value, header: None };
-        Ok(self.call_node(address, request).await?.item)
+        let mut request = messages::SetConfigRequest { key, value, header: None };
+        request.set_cluster(self.router.pd_client.cluster());
+        let tries = Tries::new(&self.options);
+        let answer = match self.send(address, request.clone(), &tries).await {
+            Err(Failure::Node { leader: Some(leader), .. }) => {
+                self.send(&leader, request, &tries).await
+            }
+            other => other,
+        };
+        answer.map(|answer| answer.item).map_err(Failure::into_error)
     }
 
     /// Returns `host:port` of a store's node for administrators.
@@ -300,13 +309,7 @@ impl Control {
     async fn call_node<C: ControlCall>(&self, address: &str, mut call: C) -> Result<C::Response> {
         call.set_cluster(self.router.pd_client.cluster());
         let tries = Tries::new(&self.options);
-        match self.send(address, call, &tries).await {
-            Ok(response) => Ok(response),
-            Err(Failure::Final(error)) => Err(error),
-            Err(Failure::Node { text, .. } | Failure::Temporary { text, .. }) => {
-                Err(Error::Unavailable(text))
-            }
-        }
+        self.send(address, call, &tries).await.map_err(Failure::into_error)
     }
 
     async fn send<C: ControlCall>(
@@ -366,6 +369,15 @@ enum Failure {
     Node { text: String, leader: Option<String> },
     /// No node can serve the call now; it may succeed after this time.
     Temporary { text: String, delay: Duration },
+}
+
+impl Failure {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Final(error) => error,
+            Self::Node { text, .. } | Self::Temporary { text, .. } => Error::Unavailable(text),
+        }
+    }
 }
 
 fn classify(address: &str, status: &Status) -> Failure {

@@ -1,11 +1,12 @@
 //! First caller of a control call. A node that does not lead forwards calls to the leader of the placement
-//! group, with the identity of the first caller in a header.
+//! group, with the identity of the first caller in a header. The leader answers reads so. A change it decides only
+//! for a caller that calls it: the header proves nothing.
 //!
 //! ```text
 //! stele-first-caller := 'client "' NAME '"' | 'node "' CLUSTER '/' NAME '"' | 'token "' SHA256 '"'
 //! ```
 
-use super::calls::{CallClass, changes_cluster};
+use super::calls::{CallClass, changes_cluster, may_be_forwarded, needs_caller, reads_values};
 use super::principal::{Denied, Principal, Rights};
 use axum::http::{HeaderMap, HeaderValue};
 use std::fmt;
@@ -17,6 +18,9 @@ const HEADER: &str = "stele-first-caller";
 const NO_NAME: &str = "the forwarding node names no first caller";
 const NO_CHANGE: &str =
     "a node changes nothing by itself; call it with the certificate of an administrator";
+const NO_VALUES: &str =
+    "a node reads no values by itself; call it with the certificate of an administrator";
+const NOT_FORWARDED: &str = "it concerns the node that is called, which no other node forwards";
 
 tokio::task_local! {
     static CALLER: Origin;
@@ -29,6 +33,8 @@ pub struct Origin {
     pub first: Principal,
     /// Node that forwarded it; `None` if the first caller called this node.
     pub via: Option<NodeName>,
+    /// The call is decided only for a caller that calls the leader itself.
+    pub must_call_itself: bool,
 }
 
 impl fmt::Display for Origin {
@@ -111,8 +117,9 @@ impl Rights {
     /// caller may not make the call. A path that does not exist is for those that may read the node's status.
     ///
     /// Invariant: a node forwards a call only with the rights of its first caller, and changes nothing by
-    /// its own certificate.
-    /// Tests: `a_node_forwards_with_the_rights_of_the_first_caller`, `a_node_alone_administers_nothing`.
+    /// its own certificate. It names no other caller where none is forwarded: it would report for another node.
+    /// Tests: `a_node_forwards_with_the_rights_of_the_first_caller`, `a_node_alone_administers_nothing`,
+    /// `a_node_names_no_other_caller_of_what_is_not_forwarded`.
     pub(crate) fn caller(
         &self,
         (path, class): (&str, Option<CallClass>),
@@ -121,14 +128,20 @@ impl Rights {
         self.check_class(class.unwrap_or(CallClass::Status), path)?;
         let class = class.filter(|class| [CallClass::Admin, CallClass::Peer].contains(class));
         let Some(class) = class else { return Ok(None) };
-        let mut caller = Origin { first: self.principal().clone(), via: None };
+        let must_call_itself = needs_caller(path);
+        let mut caller = Origin { first: self.principal().clone(), via: None, must_call_itself };
         let Some(rules) = self.rules() else { return Ok(Some(caller)) };
         // Only a node forwards: the header of a client says nothing.
         if let Principal::Known(Identity::Node { node, .. }) = self.principal()
             && let Some(stated) = headers.get(HEADER)
         {
-            let denied = || self.denied(&self.principal().to_string(), path, NO_NAME);
-            caller = Origin { first: decode(stated).ok_or_else(denied)?, via: Some(node.clone()) };
+            let denied = |remedy| self.denied(&self.principal().to_string(), path, remedy);
+            // bug server.nodes_report_for_others: never
+            if !may_be_forwarded(path) {
+                return Err(denied(NOT_FORWARDED));
+            }
+            caller.first = decode(stated).ok_or_else(|| denied(NO_NAME))?;
+            caller.via = Some(node.clone());
         }
         let standing = rules.standing(&caller.first);
         // bug server.first_caller_unchecked: `standing.refusal(class)` is `None`
@@ -139,6 +152,10 @@ impl Rights {
         // bug server.nodes_administer: never
         if is_node && changes_cluster(path) {
             return Err(self.denied(standing.caller(), path, NO_CHANGE));
+        }
+        // bug server.nodes_read_values: never
+        if is_node && reads_values(path) {
+            return Err(self.denied(standing.caller(), path, NO_VALUES));
         }
         Ok(Some(caller))
     }
@@ -177,7 +194,8 @@ mod tests {
 
     /// Returns the headers with which the node of these rights forwards a call.
     async fn headers_for(first: Identity) -> HeaderMap {
-        let caller = Origin { first: Principal::Known(first), via: None };
+        let first = Principal::Known(first);
+        let caller = Origin { first, via: None, must_call_itself: false };
         let request = answer_to(Some(caller), async { forwarded(()) }).await;
         request.into_parts().0.into_headers()
     }
@@ -187,7 +205,10 @@ mod tests {
         let of_root = headers_for(client("root")).await;
         let found = rights(node("n1")).caller(at(DRAIN), &of_root).unwrap().unwrap();
         let via = Some(NodeName::new("n1").unwrap());
-        assert_eq!(found, Origin { first: Principal::Known(client("root")), via });
+        let first = Principal::Known(client("root"));
+        assert_eq!(found, Origin { first, via, must_call_itself: true });
+        let listed = rights(node("n1")).caller(at(LIST), &of_root).unwrap().unwrap();
+        assert!(!listed.must_call_itself, "a read is answered");
         assert_eq!(found.to_string(), "client root through node n1");
         let refused = rights(node("n1")).caller(at(DRAIN), &headers_for(client("app")).await);
         assert!(refused.unwrap_err().to_string().contains("client app may not call"));
@@ -211,6 +232,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_node_names_no_other_caller_of_what_is_not_forwarded() {
+        let (of_root, of_node) = (headers_for(client("root")).await, headers_for(node("n2")).await);
+        for (call, headers) in [
+            ("Heartbeat", &of_node),
+            ("AllocIds", &of_node),
+            ("KeepRun", &of_root),
+            ("RecoverReplica", &of_root),
+            ("LocalChecksum", &of_root),
+            ("Members", &of_root),
+        ] {
+            let path = format!("/stele.control.v1.Control/{call}");
+            let refused = rights(node("n1")).caller(at(&path), headers).unwrap_err().to_string();
+            assert!(refused.contains("which no other node forwards"), "{refused}");
+        }
+        for call in ["Heartbeat", "AllocIds", "Members"] {
+            let path = format!("/stele.control.v1.Control/{call}");
+            assert!(rights(node("n1")).caller(at(&path), &HeaderMap::new()).is_ok(), "{call}");
+        }
+    }
+
+    #[tokio::test]
     async fn a_node_alone_administers_nothing() {
         let none = HeaderMap::new();
         for call in ["SetStoreState", "RecoverReplica", "SetConfig", "KeepRun", "Admit", "Merge"] {
@@ -222,10 +264,16 @@ mod tests {
             assert!(rights(node("n2")).caller(at(&path), &for_itself).is_err());
         }
         assert!(rights(node("n1")).caller(at(LIST), &none).is_ok(), "it reads for its clients");
-        assert_eq!(rights(node("n1")).caller(at("/tikvpb.Tikv/RawGet"), &none), Ok(None));
+        let checksum = "/stele.control.v1.Control/LocalChecksum";
+        let refused = rights(node("n1")).caller(at(checksum), &none).unwrap_err().to_string();
+        assert!(refused.contains("a node reads no values by itself"), "{refused}");
+        assert!(rights(client("root")).caller(at(checksum), &none).is_ok());
+        let get = at("/tikvpb.Tikv/RawGet");
+        assert!(rights(node("n1")).caller(get, &none).is_err());
+        assert_eq!(rights(client("app")).caller(get, &none), Ok(None));
         let plain = Rights::of_plain().caller(at(DRAIN), &none).unwrap().unwrap();
-        assert_eq!(plain, Origin { first: Principal::Plain, via: None });
-        let by = |first| Origin { first, via: None }.is_client();
+        assert_eq!((plain.first, plain.via), (Principal::Plain, None));
+        let by = |first| Origin { first, via: None, must_call_itself: false }.is_client();
         assert!(by(Principal::Known(client("root"))) && by(Principal::Token([7; 32])));
         assert!(!by(Principal::Known(node("n1"))) && !by(Principal::Plain));
     }

@@ -7,8 +7,10 @@ use stele_proto::Method;
 /// Senders that a call is meant for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CallClass {
-    /// Clients: keys and values, and what they ask to find them.
+    /// Clients: keys and values.
     Data,
+    /// Clients, to find keys, and nodes: regions, stores and addresses.
+    Lookup,
     /// Nodes of the cluster.
     Peer,
     /// Operators.
@@ -23,9 +25,9 @@ pub enum CallClass {
 const SERVICES: [(&str, CallClass); 6] = [
     ("/tikvpb.Tikv/", CallClass::Data),
     ("/stele.kv.v1.Kv/", CallClass::Data),
-    ("/pdpb.PD/", CallClass::Data),
-    ("/meta_storagepb.MetaStorage/", CallClass::Data),
-    ("/keyspacepb.Keyspace/", CallClass::Data),
+    ("/pdpb.PD/", CallClass::Lookup),
+    ("/meta_storagepb.MetaStorage/", CallClass::Lookup),
+    ("/keyspacepb.Keyspace/", CallClass::Lookup),
     ("/grpc.health.v1.Health/", CallClass::Health),
 ];
 
@@ -77,6 +79,18 @@ const READS: [&str; 11] = [
     "AccessList",
 ];
 
+/// Calls that concern the node that is called: no node forwards them.
+const OF_ONE_NODE: [&str; 8] = [
+    "Heartbeat",
+    "AllocIds",
+    "DescribeRun",
+    "Members",
+    "RegionDetail",
+    "RecoverReplica",
+    "LocalChecksum",
+    "KeepRun",
+];
+
 /// Paths of HTTP, and those of probes.
 const PAGES: [&str; 3] = ["/", "/metrics", "/status"];
 const PROBES: [&str; 3] = ["/healthz", "/health", "/readyz"];
@@ -104,6 +118,21 @@ pub(super) fn changes_cluster(path: &str) -> bool {
     let is_read = path.strip_prefix(CONTROL).is_some_and(|name| READS.contains(&name));
     // bug server.changes_unrecorded: `!is_read` is `is_read`
     class_of(path) == Some(CallClass::Admin) && !is_read
+}
+
+/// Returns whether a node may name another caller for which it makes the call.
+pub(super) fn may_be_forwarded(path: &str) -> bool {
+    path.strip_prefix(CONTROL).is_some_and(|name| !OF_ONE_NODE.contains(&name))
+}
+
+/// Returns whether the leader decides the call only for a caller that calls it.
+pub(super) fn needs_caller(path: &str) -> bool {
+    changes_cluster(path) || path.strip_prefix(CONTROL) == Some("Join")
+}
+
+/// Returns whether the call reads values of all keys of a region.
+pub(super) fn reads_values(path: &str) -> bool {
+    path.strip_prefix(CONTROL) == Some("LocalChecksum")
 }
 
 /// Returns the path of a call that changes something for an administrator; `None` for any other.
@@ -161,6 +190,9 @@ mod tests {
         }
         for read in READS {
             assert!(CONTROL_CALLS.contains(&(read, CallClass::Admin)), "{read}");
+        }
+        for call in OF_ONE_NODE {
+            assert!(CONTROL_CALLS.iter().any(|(known, _)| *known == call), "{call}");
         }
         assert_eq!(class_of("/stele.control.v1.Control/NoSuchCall"), None);
         assert_eq!(class_of("/stele.control.v2.Control/Join"), None);

@@ -25,7 +25,8 @@ pub(crate) use file::write as write_grants;
 pub use listener::Listener;
 pub use principal::{Denied, Principal, Rights};
 pub use rules::{LiveRules, Rules, Standing};
-pub use socket::{Socket, SocketReader, SocketWriter, plain};
+pub use socket::{SeenNode, Socket, SocketReader, SocketWriter, plain};
+pub(crate) use usage::WAIT_MAX;
 pub use usage::{CountedConnection, OverLimit, Usage};
 
 use crate::config::Config;
@@ -54,7 +55,10 @@ use tower::service_fn;
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     tls: Option<Arc<NodeTls>>,
+    /// It is reached from other machines without TLS.
     is_insecure: bool,
+    /// Beside TLS, connections without it are made and accepted.
+    is_in_transition: bool,
     audit: Audit,
 }
 
@@ -118,18 +122,32 @@ impl Access {
     /// Tests: `a_node_without_tls_stays_on_loopback_unless_it_is_insecure`.
     pub fn open(config: &Config) -> Result<Self> {
         let files = [&config.tls_ca, &config.tls_cert, &config.tls_key];
-        if files.iter().any(|file| !file.is_empty()) {
-            if let Some(missing) = files.iter().position(|file| file.is_empty()) {
-                let key =
-                    ["tls_ca", "tls_cert", "tls_key"].get(missing).copied().unwrap_or_default();
-                return Err(Error::invalid(format!(
-                    "{key} is not set: TLS needs tls_ca, tls_cert and tls_key; `stele cert` creates their files"
-                )));
-            }
-            let audit = Audit::open(config)?;
-            let tls = Some(Arc::new(NodeTls::open(config, audit.clone())?));
-            return Ok(Self { tls, is_insecure: false, audit });
+        let has_files = files.iter().any(|file| !file.is_empty());
+        let is_in_transition = has_files && config.client_certificates == "transition";
+        if has_files && let Some(missing) = files.iter().position(|file| file.is_empty()) {
+            let key = ["tls_ca", "tls_cert", "tls_key"].get(missing).copied().unwrap_or_default();
+            return Err(Error::invalid(format!(
+                "{key} is not set: TLS needs tls_ca, tls_cert and tls_key; `stele cert` creates their files"
+            )));
         }
+        // bug server.transition_needs_no_consent: `is_in_transition` is `false`
+        let is_insecure = (!has_files || is_in_transition) && Self::may_be_plain(config)?;
+        let audit = Audit::open(config)?;
+        let tls = match has_files {
+            true => Some(Arc::new(NodeTls::open(config, audit.clone())?)),
+            false => None,
+        };
+        if is_in_transition {
+            tracing::warn!(
+                "client_certificates is `transition`: connections without TLS have every right. Once all nodes \
+                 have certificates, set it to `required` or `optional`"
+            );
+        }
+        Ok(Self { tls, is_insecure, is_in_transition, audit })
+    }
+
+    /// Returns whether the node is reached from other machines without TLS. Fails with `Invalid` unless it may be.
+    fn may_be_plain(config: &Config) -> Result<bool> {
         let beyond = config.listeners().find(|(_, listen)| !is_loopback(listen));
         // bug server.strangers_served: never
         if let Some((key, listen)) = beyond.filter(|_| !config.insecure) {
@@ -145,15 +163,18 @@ impl Access {
                  those that nodes forward",
             ));
         }
-        let audit = Audit::open(config)?;
-        Ok(Self { tls: None, is_insecure: beyond.is_some(), audit })
+        Ok(beyond.is_some())
     }
 
     /// Returns which connections the node accepts.
     pub fn reach(&self) -> Reach {
         match &self.tls {
             Some(tls) => {
-                Reach::Identified(format!("node {} of cluster {}", tls.node, tls.rules().cluster))
+                let name = format!("node {} of cluster {}", tls.node, tls.rules().cluster);
+                Reach::Identified(match self.is_in_transition {
+                    true => format!("{name}; and each process without TLS"),
+                    false => name,
+                })
             }
             None if self.is_insecure => Reach::Insecure,
             None => Reach::Loopback,
@@ -165,16 +186,37 @@ impl Access {
         self.tls.as_ref()
     }
 
+    /// Returns whether connections without TLS are served beside those over it.
+    pub fn is_in_transition(&self) -> bool {
+        self.is_in_transition
+    }
+
     /// Returns the audit log, which may be off.
     pub fn audit(&self) -> &Audit {
         &self.audit
     }
 
-    /// Connects to a node at `host:port`.
+    /// Connects to a node at `host:port`. In the transition to TLS, a node that does not speak it is connected to
+    /// without it.
     pub async fn dial(&self, address: &str, protocol: Protocol) -> io::Result<Socket> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let Some(tls) = &self.tls else { return Ok(plain(stream)) };
+        let secured = self.secure(tls, stream, (address, protocol)).await;
+        if secured.is_ok() || !self.is_in_transition {
+            return secured;
+        }
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        Ok(plain(stream))
+    }
+
+    async fn secure(
+        &self,
+        tls: &NodeTls,
+        stream: TcpStream,
+        (address, protocol): (&str, Protocol),
+    ) -> io::Result<Socket> {
         let host = address::split(address).map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
         let name = ServerName::try_from(host).map_err(io::Error::other)?;
@@ -186,9 +228,10 @@ impl Access {
         Ok(Either::Right(Box::new(stream.into())))
     }
 
-    /// Makes a channel to a node at `host:port`, which connects at its first call.
-    pub fn channel(&self, endpoint: &Endpoint) -> Channel {
-        endpoint.connect_with_connector_lazy(self.connector())
+    /// Makes a channel to a node at `host:port`, which connects at its first call. `seen` has the node that it
+    /// reaches.
+    pub fn channel(&self, endpoint: &Endpoint, seen: SeenNode) -> Channel {
+        endpoint.connect_with_connector_lazy(self.connector(seen))
     }
 
     /// Connects a channel to a node at `host:port`.
@@ -196,11 +239,12 @@ impl Access {
         &self,
         endpoint: &Endpoint,
     ) -> std::result::Result<Channel, tonic::transport::Error> {
-        endpoint.connect_with_connector(self.connector()).await
+        endpoint.connect_with_connector(self.connector(SeenNode::default())).await
     }
 
     fn connector(
         &self,
+        seen: SeenNode,
     ) -> impl tower::Service<
         Uri,
         Response = TokioIo<Socket>,
@@ -210,12 +254,14 @@ impl Access {
     + 'static {
         let access = self.clone();
         service_fn(move |uri: Uri| {
-            let access = access.clone();
+            let (access, seen) = (access.clone(), seen.clone());
             async move {
                 let address = uri.authority().map(|authority| authority.as_str().to_owned());
                 let address =
                     address.ok_or_else(|| io::Error::other("no address to connect to"))?;
-                access.dial(&address, Protocol::Http2).await.map(TokioIo::new)
+                let socket = access.dial(&address, Protocol::Http2).await?;
+                seen.note(&socket);
+                Ok(TokioIo::new(socket))
             }
         })
     }

@@ -91,6 +91,8 @@ const NO_ADMINISTRATOR: &str = "it is for administrators: name the client in `ad
      run `stele ctl access grant NAME --role admin`";
 const NO_NODE: &str =
     "it is for nodes of the cluster, which have certificates of `stele cert node`";
+const NO_KEYS: &str =
+    "a node uses no keys by its own certificate: connect with one of `stele cert client`";
 const OTHER_CLUSTER: &str = "the certificate is that of a node of another cluster";
 const NO_GRANT: &str =
     "it has no grant: an administrator gives it one with `stele ctl access grant NAME --role ROLE`";
@@ -101,6 +103,8 @@ const NO_TOKEN: &str = "the token is unknown or was revoked: an administrator cr
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {
     /// Every call.
+    Plain,
+    /// Every call but those of keys and values.
     Node,
     /// Every call but those of nodes.
     Administrator,
@@ -137,7 +141,7 @@ impl Standing {
         };
         let mut caller = principal.to_string();
         let role = match principal {
-            Principal::Plain => Role::Node,
+            Principal::Plain => Role::Plain,
             Principal::Anonymous => Role::Nothing(NO_IDENTITY),
             // bug server.nodes_of_any_cluster: `*cluster != rules.cluster` is `false`
             Principal::Known(Identity::Node { cluster, .. }) if *cluster != rules.cluster => {
@@ -183,22 +187,25 @@ impl Standing {
     /// Returns why the caller may not make a call of this class; `None` if it may.
     ///
     /// Invariant: only nodes of this cluster make calls of nodes, and only administrators and nodes make those
-    /// of administrators. A client without a grant has none but probes once access is on.
+    /// of administrators. Nodes use no keys. A client without a grant has none but probes once access is on.
     /// Tests: `each_class_has_its_callers`.
     pub fn refusal(&self, class: CallClass) -> Option<&'static str> {
-        use CallClass::{Admin, Data, Health, Peer, Status};
+        use CallClass::{Admin, Data, Health, Lookup, Peer, Status};
         match (&self.role, class) {
-            (Role::Node, _) => None,
+            (Role::Plain, _) => None,
             (Role::Nothing(reason), _) => Some(*reason),
             (_, Health) => None,
+            // bug server.nodes_use_keys: `Some(NO_KEYS)` is `None`
+            (Role::Node, Data) => Some(NO_KEYS),
+            (Role::Node, Lookup | Peer | Admin | Status) => None,
             // bug server.clients_call_as_nodes: `Some(NO_NODE)` is `None`
             (_, Peer) => Some(NO_NODE),
-            (Role::Administrator, Admin | Data | Status) => None,
+            (Role::Administrator, Admin | Data | Lookup | Status) => None,
             // bug server.clients_administer: `Some(NO_ADMINISTRATOR)` is `None`
             (_, Admin) => Some(NO_ADMINISTRATOR),
-            (Role::Granted(_) | Role::Client, Data | Status) => None,
+            (Role::Granted(_) | Role::Client, Data | Lookup | Status) => None,
             // bug server.ungranted_clients_call: `Some(NO_GRANT)` is `None`
-            (Role::Ungranted, Data | Status) => Some(NO_GRANT),
+            (Role::Ungranted, Data | Lookup | Status) => Some(NO_GRANT),
         }
     }
 
@@ -234,7 +241,8 @@ impl Standing {
     ) -> Result<(), String> {
         let caller = &self.caller;
         let grant = match &self.role {
-            Role::Node | Role::Administrator | Role::Client => return Ok(()),
+            Role::Plain | Role::Administrator | Role::Client => return Ok(()),
+            Role::Node => return Err(format!("{caller} may not use keys: {NO_KEYS}")),
             Role::Granted(grant) => grant,
             Role::Ungranted => return Err(format!("{caller} may not use keys: {NO_GRANT}")),
             Role::Nothing(reason) => return Err(format!("{caller} may not use keys: {reason}")),
@@ -295,15 +303,17 @@ mod tests {
 
     #[test]
     fn each_class_has_its_callers() {
-        use CallClass::{Admin, Data, Health, Peer, Status};
+        use CallClass::{Admin, Data, Health, Lookup, Peer, Status};
         let all = |rules: &Rules, caller: &Principal| {
             let standing = Standing::of(rules, caller);
+            let finds = standing.refusal(Lookup).is_none();
+            assert!(finds || standing.refusal(Data).is_some(), "what is used is found");
             [Data, Peer, Admin, Status, Health].map(|class| standing.refusal(class).is_none())
         };
         let off = rules(&[]);
         assert_eq!(all(&off, &Principal::Plain), [true; 5]);
         assert_eq!(all(&off, &Principal::Anonymous), [false; 5]);
-        assert_eq!(all(&off, &node("prod")), [true; 5]);
+        assert_eq!(all(&off, &node("prod")), [false, true, true, true, true]);
         assert_eq!(all(&off, &node("test")), [false; 5]);
         assert_eq!(all(&off, &client("app")), [true, false, false, true, true]);
         assert_eq!(all(&off, &client("root")), [true, false, true, true, true]);
@@ -316,7 +326,11 @@ mod tests {
         assert_eq!(all(&on, &client("root")), [true, false, true, true, true], "of the settings");
         assert_eq!(all(&on, &Principal::Token([1; 32])), [true, false, false, true, true]);
         assert_eq!(all(&on, &Principal::Token([2; 32])), [false; 5]);
-        assert_eq!(all(&on, &node("prod")), [true; 5]);
+        assert_eq!(all(&on, &node("prod")), [false, true, true, true, true]);
+        assert_eq!(Standing::of(&on, &node("prod")).refusal(Lookup), None);
+        assert!(
+            Standing::of(&on, &node("prod")).check_keys(Permissions::READ, [&b"a"[..]]).is_err()
+        );
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The bytes of a connection, plain or encrypted: what reads and writes them does not know which.
 
+use parking_lot::Mutex;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use stele_tls::{Identity, NodeName, peer_identity};
 use tokio::io::{AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
@@ -41,6 +43,21 @@ pub(crate) fn node(socket: &Socket) -> Option<NodeName> {
     match peer_identity(tls.get_ref().1.peer_certificates()) {
         Ok(Some(Identity::Node { node, .. })) => Some(node),
         _ => None,
+    }
+}
+
+/// Node at the other end of the last connection of a channel; none without TLS.
+#[derive(Clone, Debug, Default)]
+pub struct SeenNode(Arc<Mutex<Option<NodeName>>>);
+
+impl SeenNode {
+    pub(super) fn note(&self, socket: &Socket) {
+        *self.0.lock() = node(socket);
+    }
+
+    /// Returns its name.
+    pub(crate) fn get(&self) -> Option<NodeName> {
+        self.0.lock().clone()
     }
 }
 

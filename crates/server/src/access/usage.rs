@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_placement::{Grant, GrantLimits, Grants};
 
-/// Longest wait of a request for its turn.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Longest wait of a request for its turn. One that would wait longer is refused after it: a client that repeats a
+/// refused request at once takes processor time from the others.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// Accounts by the name of a grant; only those with limits.
 #[derive(Debug, Default)]

@@ -365,7 +365,7 @@ impl Config {
             "tls_cert" => Field::File(&mut self.tls_cert),
             "tls_key" => Field::File(&mut self.tls_key),
             "client_certificates" => {
-                Field::Word(&mut self.client_certificates, &["required", "optional"])
+                Field::Word(&mut self.client_certificates, &["required", "optional", "transition"])
             }
             "administrators" => Field::Names(&mut self.administrators),
             "peer_listen" => Field::Text(&mut self.peer_listen),

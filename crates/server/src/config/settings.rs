@@ -156,7 +156,8 @@ pub const SETTINGS: [Setting; 35] = [
     setting(
         "client_certificates",
         "",
-        "Whether clients need a certificate; `optional` connects them without an identity.",
+        "Whether clients need a certificate; `optional` connects them without an identity; `transition` serves \
+         clients and nodes without TLS too, as long as nodes have no certificates.",
     ),
     setting(
         "administrators",

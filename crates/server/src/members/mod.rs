@@ -40,8 +40,16 @@ pub struct Copy {
     dir: PathBuf,
     /// Number of the last write; locked during a write.
     written: Mutex<u64>,
-    /// Version of the grants that were written, or could not be; locked during a write.
-    written_grants: Mutex<u64>,
+    /// Locked during a write.
+    written_grants: Mutex<WrittenGrants>,
+}
+
+/// Versions of the grants.
+#[derive(Debug, Default)]
+struct WrittenGrants {
+    written: u64,
+    /// The newest one of which a failure was logged.
+    failed: u64,
 }
 
 impl Members {
@@ -53,7 +61,7 @@ impl Members {
     pub(crate) fn keep_in(&self, dir: &Path) {
         let mut copies = self.copies.lock();
         if !copies.iter().any(|copy| copy.dir == dir) {
-            let (written, written_grants) = (Mutex::new(0), Mutex::new(0));
+            let (written, written_grants) = (Mutex::new(0), Mutex::default());
             copies.push(Arc::new(Copy { dir: dir.to_path_buf(), written, written_grants }));
         }
     }
@@ -240,20 +248,28 @@ impl Copy {
 
     /// Returns whether the directory lacks grants of this version, and none are being written.
     pub(crate) fn lacks_grants(&self, version: u64) -> bool {
-        self.written_grants.try_lock().is_some_and(|written| *written < version)
+        self.written_grants.try_lock().is_some_and(|grants| grants.written < version)
     }
 
-    /// Writes the grants in force, if they were not written; as [`Copy::save`] does. A failure is logged, and
-    /// these grants are not tried again.
+    /// Writes the grants in force, if they were not written; as [`Copy::save`] does. The first failure of a
+    /// version is logged; the answer to the next report begins another try.
+    ///
+    /// Invariant: a directory that lacks the grants in force is tried again until it has them: a node that
+    /// restarts would enforce older ones.
+    /// Test: `grants_that_a_directory_does_not_take_are_written_once_it_does`.
     pub(crate) fn save_grants(&self, cluster: ClusterId, rules: &LiveRules) {
         loop {
             let Some(mut written) = self.written_grants.try_lock() else { return };
             let grants = rules.get().grants.clone();
-            if grants.version > *written {
+            if grants.version > written.written {
                 if let Err(error) = write_grants(&self.dir, cluster, &grants) {
-                    tracing::warn!("the grants are not kept in one directory: {error}");
+                    if written.note_failure(grants.version) {
+                        tracing::warn!("the grants are not kept in one directory: {error}");
+                    }
+                    // bug server.grants_are_tried_once: written.written = grants.version;
+                    return;
                 }
-                *written = grants.version;
+                written.written = grants.version;
             }
             drop(written);
             if rules.get().grants.version == grants.version {
@@ -268,6 +284,13 @@ impl Copy {
             *written = known.write;
         }
         Ok(())
+    }
+}
+
+impl WrittenGrants {
+    /// Notes a failure; returns whether it is the first of this version.
+    fn note_failure(&mut self, version: u64) -> bool {
+        std::mem::replace(&mut self.failed, version) != version
     }
 }
 

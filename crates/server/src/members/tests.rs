@@ -1,5 +1,9 @@
 use super::*;
+use crate::access::Rules;
+use std::collections::BTreeSet;
 use stele_node::succession::{Evidence, Probe, Verdict};
+use stele_placement::Grants;
+use stele_tls::ClusterName;
 use stele_types::{Boot, Lineage, StartId};
 
 fn member(address: &str, id: u64, state: control::StoreState) -> control::Member {
@@ -171,4 +175,30 @@ async fn what_was_learned_is_announced_once() {
     admit(&members, "b:2", &run(7, &[7]));
     let again = tokio::time::timeout(std::time::Duration::from_millis(20), members.learned());
     assert!(again.await.is_err(), "nothing changed");
+}
+
+#[test]
+fn grants_that_a_directory_does_not_take_are_written_once_it_does() {
+    let (cluster, dir) = (ClusterId(7), tempfile::tempdir().unwrap());
+    let members = open(dir.path());
+    let rules = Rules {
+        cluster: ClusterName::new("prod").unwrap(),
+        administrators: BTreeSet::new(),
+        grants: Arc::new(Grants { version: 3, ..Grants::default() }),
+    };
+    let rules = LiveRules::new(rules);
+    let copy = members.copies().remove(0);
+    // A directory that is not empty takes the place of the file.
+    let file = dir.path().join("access.json");
+    std::fs::create_dir_all(file.join("taken")).unwrap();
+    for _ in 0..2 {
+        copy.save_grants(cluster, &rules);
+        assert!(copy.lacks_grants(3), "the next report tries again");
+    }
+    assert!(!copy.written_grants.lock().note_failure(3), "it was logged");
+    assert!(copy.written_grants.lock().note_failure(4), "another version is");
+    std::fs::remove_dir_all(&file).unwrap();
+    copy.save_grants(cluster, &rules);
+    assert!(!copy.lacks_grants(3));
+    assert!(std::fs::read_to_string(&file).unwrap().contains("\"version\":3"));
 }

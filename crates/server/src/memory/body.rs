@@ -3,7 +3,7 @@
 //! what they become is charged too.
 
 use super::{Class, ConnectionMemory, Exceeded, RequestMemory};
-use crate::access::{OverLimit, Usage};
+use crate::access::{OverLimit, Usage, WAIT_MAX};
 use axum::body::HttpBody;
 use bytes::{BufMut, Bytes, BytesMut};
 use flate2::read::GzDecoder;
@@ -457,13 +457,17 @@ impl Arrived {
     }
 
     /// Counts a call of one message; returns the time until its turn. Beyond the limits of its caller the
-    /// message is refused.
+    /// message is refused after that time.
+    ///
+    /// Invariant: what exceeds the limits of its caller is not refused before the longest wait.
+    /// Test: `what_exceeds_a_limit_is_refused_after_the_longest_wait`.
     pub(super) fn take_turn(&self) -> Duration {
         match self.usage.as_ref().map(|usage| usage.admit(1)) {
             Some(Ok(wait)) => wait,
             Some(Err(OverLimit)) => {
                 self.refuse(Exceeded::Limit);
-                Duration::ZERO
+                // bug server.calls_are_refused_at_once: `WAIT_MAX` is `Duration::ZERO`
+                WAIT_MAX
             }
             None => Duration::ZERO,
         }

@@ -141,7 +141,7 @@ impl Heartbeats {
                 labels: Some(self.config.label_pairs()),
                 unix_s: SystemClock::new().unix_seconds(),
                 is_stopping: self.stores.is_stopping(),
-                access_version: self.rules().map(|rules| rules.get().grants.version),
+                access_version: self.enforced_version(),
                 name: None,
             };
             let mut reporter = shared.reporter.lock();
@@ -156,7 +156,7 @@ impl Heartbeats {
             lease_times: Some(wire_times(&open::times_of(&self.config))),
             ..heartbeat_request(report)
         };
-        match self.placement.heartbeat(request).await {
+        match self.placement.report(request).await {
             Ok(response) => {
                 self.update_members(&response);
                 self.update_grants(&response);
@@ -263,6 +263,15 @@ impl Heartbeats {
     /// Returns the rules of those that connect to this node; `None` without TLS.
     fn rules(&self) -> Option<&Arc<LiveRules>> {
         self.router.access().tls().map(|tls| tls.live_rules())
+    }
+
+    /// Returns the version of the grants that the node enforces; `None` while callers without TLS have every
+    /// right: the placement group takes no grant before all nodes enforce them.
+    fn enforced_version(&self) -> Option<u64> {
+        let is_enforced = !self.router.access().is_in_transition();
+        // bug server.transition_enforces_grants: `is_enforced` is `true`
+        let rules = self.rules().filter(|_| is_enforced);
+        rules.map(|rules| rules.get().grants.version)
     }
 
     /// Takes newer grants over.

@@ -142,7 +142,24 @@ async fn join_with_retry(
     }
 }
 
+/// Asks a node, and then the leader that its refusal names: the leader decides a join only for the node that calls
+/// it.
 async fn request_join(
+    access: &Access,
+    address: &str,
+    request: &JoinRequest,
+) -> Result<JoinResponse, tonic::Status> {
+    let refusal = match request_join_of(access, address, request).await {
+        Ok(answer) => return Ok(answer),
+        Err(refusal) => refusal,
+    };
+    match placement::named_leader(&refusal).filter(|leader| leader != address) {
+        Some(leader) => request_join_of(access, &leader, request).await,
+        None => Err(refusal),
+    }
+}
+
+async fn request_join_of(
     access: &Access,
     address: &str,
     request: &JoinRequest,

@@ -30,6 +30,13 @@ impl Addresses {
     pub(super) fn for_clients(&self) -> &str {
         if self.clients.is_empty() { &self.nodes } else { &self.clients }
     }
+
+    pub(super) fn for_administrators(&self) -> &str {
+        match self.administrators.is_empty() {
+            true => self.for_clients(),
+            false => &self.administrators,
+        }
+    }
 }
 
 /// Bound ports of a node.

@@ -358,7 +358,7 @@ impl Parts {
             self.stores.clone(),
             self.members.clone(),
             self.transport.clone(),
-            self.address.clone(),
+            self.addresses.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));
         let bootstrap = founded.then(|| Bootstrap {

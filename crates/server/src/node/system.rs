@@ -1,5 +1,6 @@
 //! Access of the placement service to its own region.
 
+use super::listen::Addresses;
 use crate::access::Access;
 use crate::members::Members;
 use crate::placement::{LostQuorum, System};
@@ -24,7 +25,7 @@ pub(super) struct SystemRegion {
     stores: Arc<Stores>,
     members: Arc<Members>,
     transport: Transport,
-    address: String,
+    addresses: Addresses,
 }
 
 impl SystemRegion {
@@ -32,9 +33,9 @@ impl SystemRegion {
         stores: Arc<Stores>,
         members: Arc<Members>,
         transport: Transport,
-        address: String,
+        addresses: Addresses,
     ) -> Self {
-        Self { stores, members, transport, address }
+        Self { stores, members, transport, addresses }
     }
 
     fn store(&self) -> Option<Arc<StoreHandle>> {
@@ -113,7 +114,21 @@ impl System for SystemRegion {
     }
 
     fn own_address(&self) -> String {
-        self.address.clone()
+        self.addresses.nodes.clone()
+    }
+
+    fn placement_stores(&self) -> Vec<StoreId> {
+        let reader = self.store().and_then(|store| store.readers().get(SYSTEM_REGION));
+        let region = reader.map(|reader| reader.region());
+        region.map(|it| it.peers.iter().map(|peer| peer.store).collect()).unwrap_or_default()
+    }
+
+    fn owner(&self, store: StoreId) -> Option<String> {
+        self.members.get(store)?.owner
+    }
+
+    fn own_admin_address(&self) -> String {
+        self.addresses.for_administrators().to_owned()
     }
 
     fn client_address_of(&self, address: &str) -> String {
@@ -131,7 +146,7 @@ impl System for SystemRegion {
     ) -> BoxFuture<'static, Vec<RefusedStore>> {
         let transport = self.transport.clone();
         // Its own stores report to this node directly.
-        let is_own = address == self.address;
+        let is_own = address == self.addresses.nodes;
         Box::pin(async move {
             let mut refused = Vec::new();
             for (store, run) in runs.into_iter().filter(|_| !is_own) {

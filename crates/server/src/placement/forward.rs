@@ -1,16 +1,17 @@
 //! Forwarding of calls to the leader: once, never in a circle.
 
 use super::PlacementService;
-use crate::access::{Access, Principal, first_caller};
+use crate::access::{Access, Principal, SeenNode, first_caller};
 use crate::port::MESSAGE_BYTES_MAX;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use stele_proto::stele::control::v1::RequestHeader;
 use stele_proto::stele::control::v1::control_client::ControlClient;
+use stele_proto::stele::control::v1::{HeartbeatRequest, HeartbeatResponse, RequestHeader};
 use stele_tls::Identity;
+use stele_types::{StoreId, Term};
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
@@ -42,9 +43,16 @@ pub(super) fn retry_later(refusal: &Status) -> Status {
     status
 }
 
+/// Returns the address for nodes of the leader that a refusal names.
+pub(crate) fn named_leader(refusal: &Status) -> Option<String> {
+    let named = |key: &str| refusal.metadata().get(key);
+    let named = named(LEADER_FOR_NODES_METADATA).or_else(|| named(LEADER_METADATA));
+    named.and_then(|name| name.to_str().ok()).map(str::to_owned)
+}
+
 #[derive(Default)]
 pub(super) struct Forward {
-    channels: Mutex<HashMap<String, Channel>>,
+    channels: Mutex<HashMap<String, (Channel, SeenNode)>>,
     known_leader: Mutex<Option<String>>,
     next_node: AtomicUsize,
 }
@@ -52,7 +60,12 @@ pub(super) struct Forward {
 impl Forward {
     /// Refuses a call and names the leader, by its addresses for nodes and for clients.
     pub(super) fn not_leader(&self, address: &str, for_clients: &str) -> Status {
-        let mut status = Status::unavailable(format!("not leader; the leader is {for_clients}"));
+        let text = format!("not leader; the leader is {for_clients}");
+        self.naming(text, address, for_clients)
+    }
+
+    fn naming(&self, text: String, address: &str, for_clients: &str) -> Status {
+        let mut status = Status::unavailable(text);
         let of_nodes = (LEADER_FOR_NODES_METADATA, address);
         let of_nodes = Some(of_nodes).filter(|_| address != for_clients);
         for (key, address) in of_nodes.into_iter().chain([(LEADER_METADATA, for_clients)]) {
@@ -74,9 +87,7 @@ impl Forward {
         if !lost.contains(&refusal.code()) && !is_other_cluster {
             return refusal;
         }
-        let named = |key: &str| refusal.metadata().get(key);
-        let named = named(LEADER_FOR_NODES_METADATA).or_else(|| named(LEADER_METADATA));
-        *self.known_leader.lock() = named.and_then(|name| name.to_str().ok()).map(str::to_owned);
+        *self.known_leader.lock() = named_leader(&refusal);
         match refusal.message().contains(" leader") {
             true => refusal,
             false => Status::unavailable(format!("no leader: {}", refusal.message())),
@@ -88,23 +99,29 @@ impl Forward {
         nodes.get(next_node.checked_rem(nodes.len())?).cloned()
     }
 
-    fn client(&self, access: &Access, address: &str) -> Result<ControlClient<Channel>, Status> {
+    fn client(
+        &self,
+        access: &Access,
+        address: &str,
+    ) -> Result<(ControlClient<Channel>, SeenNode), Status> {
         let mut channels = self.channels.lock();
-        let channel = match channels.get(address) {
-            Some(channel) => channel.clone(),
+        let (channel, seen) = match channels.get(address) {
+            Some(known) => known.clone(),
             None => {
                 let endpoint = Endpoint::from_shared(format!("http://{address}"))
                     .map_err(|error| Status::unavailable(format!("no leader: {error}")))?;
                 let endpoint = endpoint.connect_timeout(CONNECT_TIMEOUT).timeout(CALL_TIMEOUT);
-                let channel = access.channel(&endpoint);
+                let seen = SeenNode::default();
+                let channel = access.channel(&endpoint, seen.clone());
                 if channels.len() >= CONNECTIONS_MAX {
                     channels.clear();
                 }
-                channels.insert(address.to_owned(), channel.clone());
-                channel
+                channels.insert(address.to_owned(), (channel.clone(), seen.clone()));
+                (channel, seen)
             }
         };
-        Ok(ControlClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
+        let client = ControlClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Ok((client, seen))
     }
 }
 
@@ -114,12 +131,12 @@ impl PlacementService {
         self.system.leader_address().or_else(|| self.forward.known_leader.lock().clone())
     }
 
-    /// Returns a client of the leader and the header for it. Fails if the call was forwarded
-    /// already, or if no other node is known.
+    /// Returns a client of the leader, the header for it, and the node that it reaches. Fails if the call was
+    /// forwarded already, or if no other node is known.
     pub(super) fn forward_client(
         &self,
         header: Option<&RequestHeader>,
-    ) -> Result<(ControlClient<Channel>, RequestHeader), Status> {
+    ) -> Result<(ControlClient<Channel>, RequestHeader, SeenNode), Status> {
         let own = self.system.own_address();
         let known = self.leader_address().filter(|leader| *leader != own);
         if header.is_some_and(|header| header.forwarded) {
@@ -133,8 +150,44 @@ impl PlacementService {
         let Some(node) = known.or_else(|| self.forward.try_next(&others)) else {
             return Err(self.no_leader("no leader"));
         };
-        let client = self.forward.client(&self.system.access(), &node)?;
-        Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: true }))
+        let (client, seen) = self.forward.client(&self.system.access(), &node)?;
+        Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: true }, seen))
+    }
+
+    /// Reports to the leader, here or elsewhere.
+    pub(crate) async fn report(
+        self: &Arc<Self>,
+        mut request: HeartbeatRequest,
+    ) -> Result<HeartbeatResponse, Status> {
+        let answer = match self.leads() {
+            true => self.heartbeat_here(request).await?,
+            false => {
+                let (mut client, header, seen) = self.forward_client(None)?;
+                request.header = Some(header);
+                let answer = client.heartbeat(request).await;
+                let answer = answer.map_err(|refusal| self.learn(refusal))?.into_inner();
+                let term = Some(answer.options_version).filter(|term| *term > 0).map(Term);
+                self.check_answer(&seen, term)?;
+                answer
+            }
+        };
+        let stores = answer.placement_stores.iter().copied().map(StoreId).collect();
+        self.leaders.lock().note(stores, Term(answer.options_version), self.now());
+        Ok(answer)
+    }
+
+    /// Fails if the answer of the node at the other end of a channel does not count; then another node is asked
+    /// next.
+    pub(super) fn check_answer(&self, seen: &SeenNode, term: Option<Term>) -> Result<(), Status> {
+        let Some(from) = seen.get() else { return Ok(()) };
+        let (seen_here, owner) = (self.system.placement_stores(), |it| self.system.owner(it));
+        let known = self.leaders.lock();
+        let refusal = known.refusal(from.as_str(), term, self.now(), &seen_here, owner);
+        drop(known);
+        let Some(text) = refusal else { return Ok(()) };
+        *self.forward.known_leader.lock() = None;
+        let _counted = self.denied(from.as_str(), "answer", text.clone());
+        Err(self.no_leader(&format!("no leader: node {from} is refused: {text}")))
     }
 
     /// Refuses a call and names the leader.
@@ -154,24 +207,38 @@ impl PlacementService {
         }
     }
 
-    /// Fails if the call was forwarded by a node that is not a member.
+    /// Fails if the call was forwarded by a node that is not a member, or if its caller must call this leader
+    /// itself; then with this leader's address, which callers follow.
     ///
-    /// Invariant: the identity of a first caller is taken from members alone. Any other certificate of a
-    /// node would join under the name of a member.
-    /// Test: `a_node_that_is_no_member_forwards_nothing`.
+    /// Invariant: the identity of a first caller is taken from members alone, and for reads alone: no
+    /// certificate of a node changes the cluster, or joins, in the name of another caller.
+    /// Tests: `a_node_that_is_no_member_forwards_nothing`,
+    /// `a_change_is_decided_only_for_a_caller_that_calls_the_leader`.
     pub(super) async fn check_forwarder(self: &Arc<Self>) -> Result<(), Status> {
-        let Some(via) = first_caller().and_then(|caller| caller.via) else { return Ok(()) };
+        let Some(caller) = first_caller() else { return Ok(()) };
+        let Some(via) = caller.via else { return Ok(()) };
         let name = via.as_str();
-        // bug server.any_node_forwards: return Ok(());
-        match self.read_state(|state| state.cluster.has_node(name)).await? {
-            true => Ok(()),
-            false => {
-                let text = format!(
-                    "node {name} has no store in this cluster, and forwards no calls: call a member"
-                );
-                Err(self.denied(name, "forward", text))
+        // bug server.any_node_forwards: always
+        if self.read_state(|state| state.cluster.has_node(name)).await? {
+            // bug server.first_callers_are_believed: never
+            if caller.must_call_itself {
+                return Err(self.call_here());
             }
+            return Ok(());
         }
+        let text = format!(
+            "node {name} has no store in this cluster, and forwards no calls: call a member"
+        );
+        Err(self.denied(name, "forward", text))
+    }
+
+    /// Refuses a call that a node forwarded, and names this leader.
+    fn call_here(&self) -> Status {
+        let (own, to_call) = (self.system.own_address(), self.system.own_admin_address());
+        let text = format!(
+            "a node is not leader for the changes of others: call the leader itself, at {to_call}"
+        );
+        self.forward.naming(text, &own, &to_call)
     }
 
     /// Returns the name in the certificate of the node that the call comes from; `None` without TLS.
@@ -219,10 +286,12 @@ macro_rules! leader_calls {
                     self.check_forwarder().await?;
                     return self.$here(request).await;
                 }
-                let (mut client, header) = self.forward_client(request.header.as_ref())?;
+                let (mut client, header, seen) = self.forward_client(request.header.as_ref())?;
                 request.header = Some(header);
                 let answer = client.$rpc($crate::access::forwarded(request)).await.map(tonic::Response::into_inner);
-                answer.map_err(|refusal| self.learn(refusal))
+                let answer = answer.map_err(|refusal| self.learn(refusal))?;
+                self.check_answer(&seen, None)?;
+                Ok(answer)
             })*
         }
     };

@@ -5,6 +5,7 @@
 //! gives it the term and the calls, does its reads and proposals, and waits for its answers.
 
 mod access;
+mod answers;
 mod explain;
 mod forward;
 mod lookup;
@@ -17,15 +18,17 @@ mod tests;
 mod wire;
 
 pub(crate) use access::decode as grants_of;
+pub(crate) use forward::named_leader;
 pub(crate) use members::warning_of_two;
 pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, times_of, wire_times};
 
 use crate::access::Access;
 use crate::transport::{BoxFuture, RefusedStore};
+use answers::KnownLeaders;
 use bytes::Bytes;
 use forward::{Forward, leader_calls};
 use members::members_of;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -72,9 +75,21 @@ pub trait System: Send + Sync + 'static {
     fn client_address_of(&self, address: &str) -> String {
         address.to_owned()
     }
+    /// Returns the address of this node for administrators.
+    fn own_admin_address(&self) -> String {
+        self.client_address_of(&self.own_address())
+    }
     /// Returns how this node connects to others.
     fn access(&self) -> Access {
         Access::default()
+    }
+    /// Returns the stores with a replica of the placement region, as this node sees it; empty without a replica.
+    fn placement_stores(&self) -> Vec<StoreId> {
+        Vec::new()
+    }
+    /// Returns the name of the node that a store is bound to; `None` if it is not bound.
+    fn owner(&self, _store: StoreId) -> Option<String> {
+        None
     }
     /// Returns `host:port` of every known node.
     fn nodes(&self) -> Vec<String>;
@@ -139,6 +154,8 @@ pub struct PlacementService {
     /// Held while regions are persisted for an answer: one proposal serves all answers that wait.
     saving: tokio::sync::Mutex<()>,
     forward: Forward,
+    /// What the last answer to a report stated.
+    leaders: Mutex<KnownLeaders>,
 }
 
 type Decided<T, E> = oneshot::Receiver<Result<T, NotDecided<E>>>;
@@ -170,6 +187,7 @@ impl PlacementService {
             leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(|it| it.pairs()))),
             saving: tokio::sync::Mutex::default(),
             forward: Forward::default(),
+            leaders: Mutex::default(),
         })
     }
 
@@ -365,6 +383,7 @@ impl PlacementService {
     ) -> Result<HeartbeatResponse, Status> {
         self.check_times(request.lease_times.as_ref(), &request.address)?;
         let (cluster, own) = (self.cluster, self.system.own_address());
+        let placement_stores = self.system.placement_stores().iter().map(|store| store.0).collect();
         let (sender, decided) = oneshot::channel();
         let (mut report, now) = (wire::report_of(&request), self.now());
         report.node.name = self.sender();
@@ -378,7 +397,8 @@ impl PlacementService {
                 let _ = sender.send(response);
             });
         });
-        self.decided(decided, refused).await
+        let response = self.decided(decided, refused).await?;
+        Ok(HeartbeatResponse { placement_stores, ..response })
     }
 }
 

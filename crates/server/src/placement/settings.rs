@@ -29,11 +29,13 @@ impl PlacementService {
             return self.read_state(|state| items(state.cluster.config())).await;
         }
         let from = RequestHeader { forwarded: is_forwarded, ..RequestHeader::default() };
-        let (mut client, header) = self.forward_client(Some(&from))?;
+        let (mut client, header, seen) = self.forward_client(Some(&from))?;
         let keys = wanted.iter().map(|setting| setting.name.to_owned()).collect();
         let request = GetConfigRequest { header: Some(header), keys };
         let answer = client.get_config(forwarded(request)).await;
-        Ok(answer.map_err(|refusal| self.learn(refusal))?.into_inner().items)
+        let answer = answer.map_err(|refusal| self.learn(refusal))?.into_inner();
+        self.check_answer(&seen, None)?;
+        Ok(answer.items)
     }
 
     pub(crate) async fn set_setting(
@@ -44,11 +46,12 @@ impl PlacementService {
     ) -> Result<ConfigItem, Status> {
         if !self.leads() {
             let from = RequestHeader { forwarded: is_forwarded, ..RequestHeader::default() };
-            let (mut client, header) = self.forward_client(Some(&from))?;
+            let (mut client, header, seen) = self.forward_client(Some(&from))?;
             let (key, value) = (name.to_owned(), value.to_owned());
             let request = SetConfigRequest { header: Some(header), key, value };
             let answer = client.set_config(forwarded(request)).await;
             let answer = answer.map_err(|refusal| self.learn(refusal))?.into_inner();
+            self.check_answer(&seen, None)?;
             return answer.item.ok_or_else(|| Status::internal("the leader's answer is empty"));
         }
         self.check_forwarder().await?;

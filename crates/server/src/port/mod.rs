@@ -4,9 +4,9 @@
 
 pub mod probes;
 #[cfg(test)]
-mod secured_tests;
+pub(crate) mod secured_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use crate::access::{Access, Handshakes, Listener, Rights, Socket, plain, socket};
 use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
@@ -225,7 +225,14 @@ struct Accepting {
 
 impl Accepting {
     async fn first(&self, stream: TcpStream, listener: Listener) -> First {
-        if let Some(tls) = self.options.access.tls() {
+        let access = &self.options.access;
+        let is_tls =
+            match timeout(self.options.first_bytes_timeout, may_be_tls(access, &stream)).await {
+                Ok(Ok(is_tls)) => is_tls,
+                Ok(Err(_)) => return First::Ended,
+                Err(_) => return First::Silent,
+            };
+        if let Some(tls) = access.tls().filter(|_| is_tls) {
             let Some(mut accepted) = self.handshakes.accept(tls, stream).await else {
                 return First::Ended;
             };
@@ -253,6 +260,26 @@ impl Accepting {
             Ok(Err(_)) => First::Ended,
             Err(_) => First::Silent,
         }
+    }
+}
+
+/// First byte of a connection over TLS: the type of the record of a handshake.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Returns whether a connection is to begin with a handshake. In the transition to TLS its first byte decides, which
+/// is not consumed.
+///
+/// Invariant: a node with TLS serves connections without it in the transition alone.
+/// Tests: `tls_is_turned_on_node_by_node_while_clients_work`.
+async fn may_be_tls(access: &Access, stream: &TcpStream) -> io::Result<bool> {
+    // bug server.plain_beside_tls: never
+    if !access.is_in_transition() {
+        return Ok(access.tls().is_some());
+    }
+    let mut first = [0];
+    match stream.peek(&mut first).await? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(first == [TLS_HANDSHAKE]),
     }
 }
 

@@ -28,10 +28,10 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 /// Certificates of the authority in `dir`, which is created if it has none.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let place = Self(tempfile::tempdir().unwrap());
         let created = Authority::create("test", Days::new(10).unwrap(), UnixTime::now()).unwrap();
         created.write(place.0.path()).unwrap();
@@ -51,7 +51,7 @@ impl Place {
     }
 
     /// Creates the certificate of a node; returns its access.
-    fn node(&self, cluster: &str, name: &str, clients: &str) -> Access {
+    pub(crate) fn node(&self, cluster: &str, name: &str, clients: &str) -> Access {
         let request = NodeRequest {
             cluster: ClusterName::new(cluster).unwrap(),
             node: NodeName::new(name).unwrap(),

@@ -18,7 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-pub(super) struct Port {
+pub(crate) struct Port {
     pub transport: Transport,
     pub seen: Arc<Seen>,
     pub address: String,
@@ -27,11 +27,17 @@ pub(super) struct Port {
     task: tokio::task::JoinHandle<()>,
 }
 
-pub(super) async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
-    start_with(book, store, options, Listener::ONLY).await
+pub(crate) async fn start(book: &Arc<Book>, store: u64, options: PortOptions) -> Port {
+    start_with(book, store, options, (Listener::ONLY, Router::new())).await
 }
 
-async fn start_with(book: &Arc<Book>, store: u64, options: PortOptions, kind: Listener) -> Port {
+/// Starts a port that serves `more` besides.
+pub(crate) async fn start_with(
+    book: &Arc<Book>,
+    store: u64,
+    options: PortOptions,
+    (kind, more): (Listener, Router),
+) -> Port {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -41,6 +47,7 @@ async fn start_with(book: &Arc<Book>, store: u64, options: PortOptions, kind: Li
         "done"
     };
     let router: Router = grpc
+        .merge(more)
         .route("/status", axum::routing::get(|| async { "hello" }))
         .route("/unlisted", axum::routing::get(|| async { "reached" }))
         .route("/metrics", axum::routing::get(slow));
@@ -65,7 +72,7 @@ async fn start_with(book: &Arc<Book>, store: u64, options: PortOptions, kind: Li
     Port { transport, seen, address, stats, stop, task: tokio::spawn(serving) }
 }
 
-pub(super) fn hasty() -> PortOptions {
+pub(crate) fn hasty() -> PortOptions {
     PortOptions { first_bytes_timeout: Duration::from_millis(300), ..PortOptions::default() }
 }
 
@@ -101,13 +108,13 @@ async fn a_class_is_refused_on_the_wrong_listener_with_the_setting_of_the_right_
     let book = Arc::new(Book::default());
     let a = start(&book, 1, hasty()).await;
     let with_peers = Listener::Common { has_peer_listener: true, has_admin_listener: false };
-    let b = start_with(&book, 2, hasty(), with_peers).await;
+    let b = start_with(&book, 2, hasty(), (with_peers, Router::new())).await;
     a.transport.send(vec![heartbeat(1, 2, 5)]);
     until("a refusal", || a.seen.saw_closed("other_listener")).await;
     assert!(a.seen.saw_closed("use that of `peer_listen`, also in `join`"));
     assert_eq!(b.seen.count(), 0);
     assert!(get(&b.address, "/status").await.ends_with("hello"));
-    let nodes_only = start_with(&book, 3, hasty(), Listener::Peer).await;
+    let nodes_only = start_with(&book, 3, hasty(), (Listener::Peer, Router::new())).await;
     let answer = get(&nodes_only.address, "/status").await;
     assert!(answer.contains("421") && answer.contains("use that of `listen`"), "{answer}");
     a.transport.send(vec![heartbeat(1, 3, 5)]);

@@ -3,7 +3,7 @@
 //! Then it has no answer, and its client must not wait for one.
 
 use super::{Call, Failure, Memory, TikvService, denial, denied, errors, groups};
-use crate::access::{OverLimit, Rights, Standing};
+use crate::access::{OverLimit, Rights, Standing, WAIT_MAX};
 use crate::memory::{Arrived, Exceeded, Held, RequestMemory};
 use crate::tasks::{caught, next_until};
 use std::collections::VecDeque;
@@ -99,7 +99,11 @@ async fn read(
                 tokio::time::sleep(wait).await;
                 false
             }
-            Some(Err(OverLimit)) => true,
+            Some(Err(OverLimit)) => {
+                // bug server.commands_are_refused_at_once: `WAIT_MAX` is `std::time::Duration::ZERO`
+                tokio::time::sleep(WAIT_MAX).await;
+                true
+            }
         };
         // They may have changed since the stream began.
         Arc::new(work).begin(batch, (rights, is_over_limit))?;
@@ -123,13 +127,14 @@ impl Work {
     ) -> Result<(), Box<Status>> {
         let standing = rights.standing();
         let (mut puts, mut gets) = (groups::PutGroups::default(), groups::GetGroups::default());
+        let mut refusals = Vec::new();
         for (id, request) in batch.request_ids.into_iter().zip(batch.requests) {
             self.service.check_cluster(context(&request))?;
             if let Some(response) = refused(&request, standing.as_deref(), is_over_limit) {
                 if !is_over_limit {
                     rights.note_ungranted();
                 }
-                self.clone().answer(|_| async move { vec![(id, response)] });
+                refusals.push((id, response));
                 continue;
             }
             match request.cmd {
@@ -158,6 +163,11 @@ impl Work {
                     }
                 }
             }
+        }
+        if !refusals.is_empty() {
+            let memory = RequestMemory::part_of(&self.message);
+            // The stream may have ended meanwhile.
+            let _ = self.answers.send(Ok((Outcome::Ready(refusals, memory), self.clone())));
         }
         for group in gets.finish() {
             let work = self.clone();

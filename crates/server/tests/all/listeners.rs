@@ -141,3 +141,37 @@ async fn clients_get_the_address_of_listen_and_nodes_that_of_peer_listen() {
     stores(&at[0].0[0], |listed| listed.iter().all(|store| store.client_address.is_empty())).await;
     stop(nodes).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn addresses_for_nodes_and_administrators_are_set_node_by_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let dirs = ["a", "b", "c"].map(|name| dir.path().join(name));
+    let at = addresses(3);
+    let mut nodes = Vec::new();
+    for number in 0..3 {
+        let listen = at[number].0[0].clone();
+        let join: Vec<String> = at[..number.min(1)].iter().map(|it| it.0[0].clone()).collect();
+        let of = config(&dirs[number..=number], &join);
+        nodes.push(start(Config { listen, ..of }).await);
+    }
+    let is_ready = |status, body: &str| status == 200 && body.starts_with("2 of 2");
+    // Nodes that hold copies of a region learn each other's new addresses by their messages.
+    for of in &at {
+        until(&of.0[0], "/readyz", is_ready).await;
+    }
+    for number in 0..3 {
+        nodes.remove(number).stop().await;
+        nodes.insert(number, node(&dirs[number], &at[number], &[]).await);
+        // Nodes with the setting and without it serve each other and their clients.
+        for of in &at {
+            until(&of.0[0], "/readyz", is_ready).await;
+        }
+        until_clients_get(&at).await;
+    }
+    stores(&at[1].0[2], |listed| {
+        listed.len() == 3 && listed.iter().all(|store| !store.admin_address.is_empty())
+    })
+    .await;
+    are_refused_at_the_wrong_address(&at[1]).await;
+    stop(nodes).await;
+}

@@ -8,6 +8,7 @@ mod copied_directory;
 mod exposition;
 mod failing_stores;
 mod full_log_disk;
+mod identities;
 mod listeners;
 mod lost_entries;
 mod memory;

@@ -99,7 +99,7 @@ async fn an_administrative_call_is_recorded_with_its_outcome_and_without_values(
     let begun = || root.admin_call(DRAIN).unwrap();
     let call = begun();
     let via = NodeName::new("n2").ok();
-    let origin = Origin { first: client_of("ops"), via };
+    let origin = Origin { first: client_of("ops"), via, must_call_itself: true };
     answer_to(Some(origin), async { call.describe("store 3".to_owned()) }).await;
     call.end(Code::Ok);
     drop(call);

@@ -1,3 +1,4 @@
+mod answers;
 mod decisions;
 mod explain;
 mod fake;

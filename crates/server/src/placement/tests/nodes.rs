@@ -1,5 +1,6 @@
 //! Nodes by the names in their certificates.
 
+use super::super::named_leader;
 use super::fake::{Nodes, address, heartbeat, region, report};
 use crate::access::{Origin, Principal, answer_to};
 use bytes::Bytes;
@@ -15,7 +16,7 @@ fn named(name: &str) -> Principal {
 /// Makes a call at the leader as one of the node with this name, or for it by another one.
 async fn call<T>(name: &str, via: Option<&str>, call: impl Future<Output = T>) -> T {
     let via = via.map(|name| NodeName::new(name).unwrap());
-    answer_to(Some(Origin { first: named(name), via }), call).await
+    answer_to(Some(Origin { first: named(name), via, must_call_itself: false }), call).await
 }
 
 fn joining(node: usize, token: &'static [u8], join_token: &'static [u8]) -> wire::JoinRequest {
@@ -32,7 +33,7 @@ fn joining(node: usize, token: &'static [u8], join_token: &'static [u8]) -> wire
 async fn admit(nodes: &Nodes, name: &str) {
     let request = wire::AdmitRequest { node: name.into(), valid_s: 60, ..Default::default() };
     let root = Principal::Known(Identity::Client(ClientName::new("root").unwrap()));
-    let caller = Origin { first: root, via: None };
+    let caller = Origin { first: root, via: None, must_call_itself: true };
     answer_to(Some(caller), nodes.node(1).admit(request)).await.unwrap();
 }
 
@@ -89,11 +90,50 @@ async fn a_node_that_is_no_member_forwards_nothing() {
     assert_eq!(join("n1", Some("n2")).await.unwrap().store_ids, [3], "a further one of node n1");
     let root = Principal::Known(Identity::Client(ClientName::new("root").unwrap()));
     let set = async |via: &str| {
-        let caller = Origin { first: root.clone(), via: Some(NodeName::new(via).unwrap()) };
+        let via = Some(NodeName::new(via).unwrap());
+        let caller = Origin { first: root.clone(), via, must_call_itself: false };
         answer_to(Some(caller), leader.set_setting("replicas", "5", true)).await
     };
     denied(set("n9").await);
     set("n2").await.unwrap();
+}
+
+#[tokio::test]
+async fn a_change_is_decided_only_for_a_caller_that_calls_the_leader() {
+    let nodes = two_nodes().await;
+    let leader = nodes.node(1);
+    let root = Principal::Known(Identity::Client(ClientName::new("root").unwrap()));
+    let by = |first: &Principal, via: Option<&str>| Origin {
+        first: first.clone(),
+        via: via.map(|name| NodeName::new(name).unwrap()),
+        must_call_itself: true,
+    };
+    let set = || leader.set_setting("replicas", "5", true);
+    let admit = || {
+        let request = wire::AdmitRequest { node: "n3".into(), valid_s: 60, ..Default::default() };
+        leader.admit(request)
+    };
+    let join = || leader.join(joining(3, b"3", b""));
+    let before = leader.members().unwrap();
+    let refusals = [
+        answer_to(Some(by(&root, Some("n2"))), set()).await.map(|_| ()),
+        answer_to(Some(by(&root, Some("n2"))), admit()).await.map(|_| ()),
+        answer_to(Some(by(&named("n1"), Some("n2"))), join()).await.map(|_| ()),
+    ];
+    for refusal in refusals {
+        let refusal = refusal.unwrap_err();
+        // What clients and nodes of all versions take for a refusal to follow.
+        assert_eq!(refusal.code(), Code::Unavailable);
+        assert!(refusal.message().contains("not leader"), "{refusal:?}");
+        assert_eq!(named_leader(&refusal), Some(address(1)));
+        assert_eq!(refusal.metadata().get("stele-leader").unwrap(), &*address(1));
+    }
+    assert_eq!(leader.members().unwrap(), before);
+    let settings = leader.settings(&["replicas".to_owned()], false).await.unwrap();
+    assert_eq!(settings[0].source, "default");
+    answer_to(Some(by(&root, None)), set()).await.unwrap();
+    answer_to(Some(by(&root, None)), admit()).await.unwrap();
+    answer_to(Some(by(&named("n3"), None)), join()).await.unwrap();
 }
 
 #[tokio::test]

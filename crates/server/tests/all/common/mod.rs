@@ -4,6 +4,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod proxy;
+pub(crate) mod tls;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
