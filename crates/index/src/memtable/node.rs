@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! word 0    version
-//! word 1    count (bits 0-31) | skip (32-47) | level (48-55; 0 is a leaf)
+//! word 1    count (bits 0-7) | length of all keys of a leaf (8-23) | skip (32-47) | level (48-55; 0 is a leaf)
 //! word 2    low fence (32-63) | high fence (0-31): record addresses, 0 for no bound
 //! word 3    leaf: next leaf's address; inner: first child's address
 //! 32 words  prefixes: eight key bytes after the first `skip`
@@ -12,7 +12,8 @@
 //!           inner: separator's record address (32-63) | child's address (0-31)
 //! ```
 //! Keys of a node lie in [low, high), so they share the prefix that both fences share: `skip`
-//! bytes. Comparing the following bytes nearly always decides without reading a record.
+//! bytes. Comparing the following bytes nearly always decides without reading a record: that keys differ,
+//! and, where the rest of the key is short and all keys of the leaf are as long, that they are equal.
 
 use super::record::{VersionRecord, word_at};
 use std::cmp::Ordering as Order;
@@ -22,6 +23,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 pub(super) const SLOTS: usize = 32;
 const PREFIXES: usize = 4;
 const ITEMS: usize = PREFIXES + SLOTS;
+/// Key bytes after the first `skip` that a leaf holds itself.
+const LEAF_KEY_BYTES: usize = 12;
+/// Length of the keys of a leaf with keys of several lengths; no key is as long.
+const MIXED: usize = 0xffff;
 pub(super) const NODE_WORDS: usize = ITEMS + SLOTS;
 
 /// Words of the lines that a search of a node reads first.
@@ -33,6 +38,21 @@ pub(super) struct Meta {
     pub(super) count: usize,
     pub(super) skip: usize,
     pub(super) level: usize,
+    /// Length in bytes of all keys of a leaf, or [`MIXED`].
+    pub(super) key_len: usize,
+}
+
+impl Meta {
+    /// Returns whether a leaf tells without its records if it has a key of `key_len` bytes.
+    ///
+    /// Invariant: keys of different lengths can agree in all bytes that a leaf holds, because short ones
+    /// are padded. They are compared by their records.
+    /// Test: `keys_that_differ_only_in_length_or_far_behind_stay_apart`.
+    #[inline]
+    pub(super) fn holds_whole_keys(&self, key_len: usize) -> bool {
+        // bug index.leaf_ignores_length: `self.key_len == key_len` is `true`
+        self.key_len == key_len && self.skip + LEAF_KEY_BYTES >= key_len
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -96,14 +116,17 @@ impl<'a> Node<'a> {
     pub(super) fn meta(self) -> Meta {
         let word = self.load(1);
         Meta {
-            count: (word as u32 as usize).min(SLOTS),
+            count: (word as u8 as usize).min(SLOTS),
+            key_len: (word >> 8) as usize & 0xffff,
             skip: (word >> 32) as usize & 0xffff,
             level: (word >> 48) as usize,
         }
     }
 
     pub(super) fn set_meta(self, meta: Meta) {
-        self.store(1, meta.count as u64 | (meta.skip as u64) << 32 | (meta.level as u64) << 48);
+        let Meta { count, skip, level, key_len } = meta;
+        let keys = count as u64 | (key_len as u64) << 8;
+        self.store(1, keys | (skip as u64) << 32 | (level as u64) << 48);
     }
 
     pub(super) fn fences(self) -> (u32, u32) {
@@ -154,14 +177,17 @@ impl<'a> Node<'a> {
         self.store(ITEMS + slot, item);
     }
 
-    /// Inserts at `slot`, shifting later slots. Called by the writer.
-    pub(super) fn insert(self, slot: usize, prefix: u64, item: u64) {
+    /// Inserts a key of `key_len` bytes at `slot`, shifting later slots. Called by the writer.
+    pub(super) fn insert(self, slot: usize, prefix: u64, item: u64, key_len: usize) {
         let meta = self.meta();
+        let is_uniform = meta.count == 0 || meta.key_len == key_len;
+        // bug index.leaf_length_of_the_first_key: let (is_uniform, key_len) = (true, if meta.count == 0 { key_len } else { meta.key_len });
+        let key_len = if is_uniform { key_len } else { MIXED };
         for i in (slot..meta.count).rev() {
             self.set_slot(i + 1, self.prefix(i), self.item(i));
         }
         self.set_slot(slot, prefix, item);
-        self.set_meta(Meta { count: meta.count + 1, ..meta });
+        self.set_meta(Meta { count: meta.count + 1, key_len, ..meta });
     }
 
     /// Returns the first slot with a key at or above `key`, and whether that key is `key`.
@@ -212,6 +238,9 @@ impl<'a> Node<'a> {
             let more = (item as u32).cmp(&((word_at(key, skip) >> 32) as u32));
             if more != Order::Equal {
                 return more;
+            }
+            if meta.holds_whole_keys(key.len()) {
+                return Order::Equal;
             }
             skip += 4;
         }

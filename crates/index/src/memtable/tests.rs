@@ -68,6 +68,30 @@ fn values_of_every_kind_come_back_as_put() {
 }
 
 #[test]
+fn keys_that_differ_only_in_length_or_far_behind_stay_apart() {
+    let sets: [&[&[u8]]; 4] = [
+        &[b"a", b"a\0", b"a\0\0"],
+        &[b"a\0", b"a", b""],
+        &[b"twelve bytes", b"twelve bytes\0", b"twelve bytes and more"],
+        &[b"after twelve bytes 1", b"after twelve bytes 2", b"after twelve bytes 3"],
+    ];
+    for keys in sets {
+        let table = Memtable::new();
+        for turn in 0..2 {
+            for (i, key) in keys.iter().enumerate() {
+                let seq = 1 + turn * keys.len() as u32 + i as u32;
+                table.put(Seq(seq.into()), key, &located(seq, 0));
+            }
+        }
+        assert_eq!(table.entries(), keys.len() as u64, "{keys:?}");
+        for (i, key) in keys.iter().enumerate() {
+            let seq = 1 + (keys.len() + i) as u32;
+            assert_eq!(table.get(key, Seq(100)), Some(located(seq, 0)), "{key:?} of {keys:?}");
+        }
+    }
+}
+
+#[test]
 fn a_reader_sees_the_newest_version_up_to_its_moment() {
     let table = Memtable::new();
     table.put(Seq(3), b"k", &inline("three"));

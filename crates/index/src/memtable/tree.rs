@@ -89,7 +89,7 @@ impl Tree {
             let leaf = Node::at(&self.arena, place.leaf);
             let meta = leaf.meta();
             place.slot = leaf.first_prefix(meta, write.key);
-            if place.slot < meta.count {
+            if place.slot < meta.count && !meta.holds_whole_keys(write.key.len()) {
                 self.arena.prefetch(leaf.record(place.slot), &[0]);
             }
         }
@@ -129,7 +129,7 @@ impl Tree {
             leaf.set_item(slot, item);
         } else if meta.count < SLOTS {
             leaf.begin();
-            leaf.insert(slot, word_at(write.key, meta.skip), item);
+            leaf.insert(slot, word_at(write.key, meta.skip), item, write.key.len());
             leaf.end();
         } else {
             self.split(&self.path_to(write.key).0, place.leaf, slot, record);
@@ -188,15 +188,16 @@ impl Tree {
     }
 
     fn insert_child(&self, node: Node<'_>, child: usize, separator: u32, right: u32) {
-        let prefix = VersionRecord::at(&self.arena, separator).key_word(node.meta().skip);
-        node.insert(child, prefix, u64::from(separator) << 32 | u64::from(right));
+        let key = VersionRecord::at(&self.arena, separator);
+        let item = u64::from(separator) << 32 | u64::from(right);
+        node.insert(child, key.key_word(node.meta().skip), item, key.key_len());
     }
 
     fn grow(&self, left: u32, separator: u32, right: u32) {
         let at = self.arena.allocate(NODE_WORDS);
         let root = Node::at(&self.arena, at);
         let level = Node::at(&self.arena, left).meta().level + 1;
-        root.set_meta(Meta { count: 0, skip: 0, level });
+        root.set_meta(Meta { count: 0, skip: 0, level, key_len: 0 });
         root.set_link(left);
         self.insert_child(root, 0, separator, right);
         self.root.store(at, Ordering::Release);
@@ -218,7 +219,7 @@ impl Tree {
             if slot <= keep && keep < SLOTS { (left, slot) } else { (right, slot - keep) };
         let (skip, key) = (node.meta().skip, VersionRecord::at(&self.arena, record));
         let item = Node::leaf_item(record, key.key_word(skip + 8));
-        node.insert(slot, key.key_word(skip), item);
+        node.insert(slot, key.key_word(skip), item, key.key_len());
         debug_assert_eq!(meta.level, 0);
         (separator, right_at)
     }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use stele_node::succession::Refusal;
 use stele_placement::{Grant, Grants, Permissions};
@@ -166,6 +167,29 @@ async fn nodes_of_a_cluster_exchange_messages_and_those_of_another_one_none() {
     let is_closed = || c.transport.stats().closed().iter().any(|(_, count)| *count > 0);
     until("the connection of another cluster ends", is_closed).await;
     assert_eq!(b.seen.count(), 1);
+}
+
+#[tokio::test]
+async fn encrypted_messages_of_all_sizes_arrive_in_order_whichever_thread_writes_them() {
+    let place = Place::new();
+    let book = Arc::new(Book::default());
+    let node = async |store, access| start(&book, store, PortOptions { access, ..hasty() }).await;
+    let a = node(1, place.node("prod", "n1", "required")).await;
+    let b = node(2, place.node("prod", "n2", "required")).await;
+    let sizes = [1, 70_000, 300, 2_000_000, 20_000, 0];
+    let sent: Vec<_> = (0..120).map(|i| append(1, 2, i, sizes[i as usize % sizes.len()])).collect();
+    a.transport.send(vec![append(1, 2, 1_000, 10)]);
+    until("a connection", || b.seen.count() == 1).await;
+    let (transport, messages) = (a.transport.clone(), sent.clone());
+    let send = move || messages.into_iter().for_each(|it| transport.send(vec![it]));
+    std::thread::spawn(send).join().unwrap();
+    until("all messages", || b.seen.count() == 1 + sent.len()).await;
+    assert!(b.seen.messages.lock()[1..] == sent);
+    // No task of this runtime runs between these lines.
+    let before = a.transport.stats().messages_sent.load(Relaxed);
+    a.transport.send(vec![append(1, 2, 1_001, 10)]);
+    assert_eq!(a.transport.stats().messages_sent.load(Relaxed), before + 1);
+    until("a message that its sender wrote", || b.seen.count() == 2 + sent.len()).await;
 }
 
 #[tokio::test]

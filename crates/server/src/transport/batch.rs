@@ -8,13 +8,16 @@ use super::hello::Lane;
 use super::serve::SMALL_FRAME_BYTES_MAX;
 use crate::access::SocketWriter;
 use bytes::Bytes;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::ops::Range;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use stele_replica::PeerMessage;
 use stele_replica::wire::{self, SentRoutes};
 use stele_types::checksum::Crc32c;
-use tokio::io::AsyncWriteExt;
+use tokio::io::AsyncWrite;
 
 /// Shorter payloads are copied into the buffer: cheaper than one more slice for the kernel.
 const COPIED_BYTES_MAX: usize = 2 << 10;
@@ -37,7 +40,18 @@ pub struct FrameBatch {
     payloads: Vec<Bytes>,
     bytes: usize,
     frames: usize,
+    progress: Progress,
     joining: Option<Joining>,
+}
+
+/// What the connection took of a batch.
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    /// Parts that it took as a whole.
+    parts: usize,
+    /// Bytes of the part after them.
+    bytes: usize,
+    calls: usize,
 }
 
 /// State of a connection on which messages share frames.
@@ -69,10 +83,16 @@ impl FrameBatch {
         self.buffer.shrink_to(BUFFER_KEPT_BYTES_MAX);
         self.parts.clear();
         (self.bytes, self.frames) = (0, 0);
+        self.progress = Progress::default();
     }
 
     pub(super) fn frames(&self) -> usize {
         self.frames
+    }
+
+    /// Returns the number of write calls since the batch was empty.
+    pub(super) fn calls(&self) -> usize {
+        self.progress.calls
     }
 
     /// Returns the bytes of all frames.
@@ -205,37 +225,55 @@ impl FrameBatch {
         })
     }
 
-    /// Writes all frames; returns the number of calls. Fails when no byte is accepted for
-    /// `stall_max`.
+    /// Writes what the connection takes of the frames in one call, or makes sure that nothing of them is
+    /// kept back once it took all. Returns whether the whole batch is written.
+    pub(super) fn poll_write(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: &mut SocketWriter,
+    ) -> Poll<io::Result<bool>> {
+        let Progress { parts, bytes, .. } = self.progress;
+        if self.part(parts).is_none() {
+            // An encrypted connection may keep the last bytes.
+            return Pin::new(stream).poll_flush(cx).map_ok(|()| true);
+        }
+        let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+        let mut count = 0;
+        while let Some(part) = self.part(parts + count).filter(|_| count < SLICES_MAX) {
+            let from = if count == 0 { bytes } else { 0 };
+            slices[count] = IoSlice::new(&part[from..]);
+            count += 1;
+        }
+        let written = ready!(Pin::new(stream).poll_write_vectored(cx, &slices[..count]))?;
+        if written == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        self.advance(written);
+        Poll::Ready(Ok(false))
+    }
+
+    fn advance(&mut self, written: usize) {
+        let Progress { mut parts, mut bytes, calls } = self.progress;
+        bytes += written;
+        while let Some(part) = self.part(parts).filter(|part| bytes >= part.len()) {
+            bytes -= part.len();
+            parts += 1;
+        }
+        self.progress = Progress { parts, bytes, calls: calls + 1 };
+    }
+
+    /// Writes all frames. Fails when no byte is accepted for `stall_max`.
     pub(super) async fn write(
-        &self,
+        &mut self,
         stream: &mut SocketWriter,
         stall_max: Duration,
-    ) -> Result<usize, CloseReason> {
-        let (mut next, mut skip, mut calls) = (0, 0, 0);
-        while self.part(next).is_some() {
-            let mut slices = [IoSlice::new(&[]); SLICES_MAX];
-            let mut count = 0;
-            while let Some(part) = self.part(next + count).filter(|_| count < SLICES_MAX) {
-                let from = if count == 0 { skip } else { 0 };
-                slices[count] = IoSlice::new(&part[from..]);
-                count += 1;
-            }
-            let write = stream.write_vectored(&slices[..count]);
+    ) -> Result<(), CloseReason> {
+        loop {
+            let write = poll_fn(|cx| self.poll_write(cx, stream));
             let written = tokio::time::timeout(stall_max, write).await;
-            let written = written.map_err(|_| CloseReason::Stalled)??;
-            calls += 1;
-            if written == 0 {
-                return Err(CloseReason::Io(io::ErrorKind::WriteZero.into()));
-            }
-            skip += written;
-            while let Some(part) = self.part(next).filter(|part| skip >= part.len()) {
-                skip -= part.len();
-                next += 1;
+            if written.map_err(|_| CloseReason::Stalled)?? {
+                return Ok(());
             }
         }
-        let flushed = tokio::time::timeout(stall_max, stream.flush()).await;
-        flushed.map_err(|_| CloseReason::Stalled)??;
-        Ok(calls)
     }
 }

@@ -3,15 +3,14 @@
 use super::batch::FrameBatch;
 use super::closed::{CloseReason, RejectReason};
 use super::connection::{self, Dialled, Reader};
-use super::frame::{self, FrameKind};
+use super::frame::FrameKind;
 use super::hello::{self, Lane, Welcome};
-use super::node::{Link, RemoteNode};
+use super::node::RemoteNode;
+use super::outgoing::{Sending, Step};
 use super::shared::{Shared, Stats};
-use crate::access::{SocketWriter, socket};
 use std::sync::Arc;
 use std::time::Duration;
 use stele_node::succession::Verdict;
-use stele_replica::PeerMessage;
 use stele_types::checksum::crc32c;
 use stele_types::{Prng, StoreId, StoreRun};
 use tokio::time::timeout;
@@ -56,7 +55,7 @@ async fn once(
     was_connected: &mut bool,
 ) -> CloseReason {
     let connected = connection::dial(shared, &node.address, lane, &node.stores()).await;
-    let Dialled { mut reader, mut writer, welcome, node: name } = match connected {
+    let Dialled { mut reader, writer, welcome, node: name } = match connected {
         Ok(connected) => connected,
         Err(reason) => return reason,
     };
@@ -67,14 +66,14 @@ async fn once(
     refused.extend(stores.iter().filter(|store| shared.is_foreign(**store, name.as_ref())));
     let _connected = shared.runs.connect(heard);
     node.connected(lane, (welcome.gone, refused), shared);
-    let link = node.link(lane);
     let reads_joined = welcome.version >= hello::JOINED;
     // bug server.joined_to_earlier_versions: let reads_joined = true;
     let batch = if reads_joined { FrameBatch::joining() } else { FrameBatch::default() };
+    let _connection = node.link(lane).connect(writer, batch);
     let ended = tokio::select! {
         () = node.ended() => return CloseReason::Ended,
         ended = read_keepalives(shared, node, lane, &mut reader) => ended,
-        ended = write_messages(shared, node, (link, lane), batch, &mut writer) => ended,
+        ended = write_messages(Sending { shared, node, lane }) => ended,
     };
     ended.err().unwrap_or(CloseReason::Ended)
 }
@@ -121,41 +120,17 @@ async fn read_keepalives(
     Ok(())
 }
 
-async fn write_messages(
-    shared: &Shared,
-    node: &RemoteNode,
-    (link, lane): (&Link, Lane),
-    mut batch: FrameBatch,
-    writer: &mut SocketWriter,
-) -> Result<(), CloseReason> {
-    let (options, stats) = (&shared.options, &shared.stats);
-    let alive = frame::whole(FrameKind::Alive, b"");
-    let (mut messages, mut written_bytes) = (Vec::new(), 0);
+/// Writes what senders leave to the task of the connection, and keepalives.
+async fn write_messages(to: Sending<'_>) -> Result<(), CloseReason> {
+    let (link, options) = (to.node.link(to.lane), &to.shared.options);
     loop {
-        written_bytes = link.queue.take(written_bytes, options.batch_bytes_max, &mut messages);
-        if messages.is_empty() {
+        let step = timeout(options.stall_max, link.step(to)).await;
+        if step.map_err(|_| CloseReason::Stalled)?? == Step::Idle {
             let waited = timeout(options.keepalive_interval, link.queue.filled()).await;
             if waited.is_err() {
-                let written = timeout(options.stall_max, socket::send(writer, &alive)).await;
-                written.map_err(|_| CloseReason::Stalled)??;
-            }
-            continue;
-        }
-        let is_sent = |message: &PeerMessage| !node.refuses(message.to_store);
-        for message in messages.drain(..).filter(is_sent) {
-            match batch.add_message(lane, &message) {
-                true => Stats::add(&stats.messages_sent, 1),
-                false => Stats::add(&stats.dropped_large, 1),
+                link.add_keepalive();
             }
         }
-        batch.end();
-        let frames = batch.frames();
-        let calls = batch.write(writer, options.stall_max).await?;
-        Stats::add(&stats.lane(lane).frames_sent, frames);
-        Stats::add(&stats.lane(lane).bytes_sent, batch.bytes());
-        Stats::add(&stats.writes, calls);
-        Stats::add(&stats.bytes_sent, batch.bytes());
-        batch.clear();
     }
 }
 

@@ -17,6 +17,7 @@ pub mod frame;
 pub mod hello;
 mod link;
 mod node;
+mod outgoing;
 mod queue;
 mod runs;
 mod serve;
@@ -37,6 +38,7 @@ use crate::access::{Access, Rights, Socket};
 use bytes::Bytes;
 use hello::Lane;
 use node::Nodes;
+use outgoing::Sending;
 use parking_lot::Mutex;
 use shared::{OwnStores, ROOM_UNIT_BYTES, Shared};
 use std::future::Future;
@@ -110,7 +112,7 @@ impl Transport {
             shared.deliver.unreachable(store);
             return;
         };
-        let pushed = node.link(lane).queue.push(messages);
+        let pushed = node.link(lane).send(messages, Sending { shared, node: &node, lane });
         Stats::add(&stats.dropped_full, pushed.full);
         Stats::add(&stats.dropped_down, pushed.down);
         if pushed.overflowed {
@@ -312,7 +314,7 @@ pub trait Deliver: Send + Sync {
 /// Bounds and pauses of the transport.
 #[derive(Clone, Debug)]
 pub struct TransportOptions {
-    /// Idle time after which a keepalive is sent.
+    /// Time without a message of the connection's task after which it sends a keepalive.
     pub keepalive_interval: Duration,
     /// Time without a received byte after which a connection is closed. TCP repeats what a
     /// partition dropped after 0.2, 0.6, 1.4, 3 and 6 s (Linux): beyond 2 s a new connection

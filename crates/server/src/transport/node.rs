@@ -2,7 +2,7 @@
 
 use super::closed::CloseReason;
 use super::hello::Lane;
-use super::queue::Queue;
+use super::outgoing::Link;
 use super::shared::Shared;
 use super::{TransportOptions, link};
 use parking_lot::{Mutex, RwLock};
@@ -11,18 +11,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_types::StoreId;
 use tokio::sync::Notify;
-
-pub(super) struct Link {
-    pub queue: Queue,
-    /// Ends a pause: the node is dialled now.
-    pub retry: Notify,
-}
-
-impl Link {
-    fn new(bytes_max: u64) -> Self {
-        Self { queue: Queue::new(bytes_max), retry: Notify::new() }
-    }
-}
 
 pub(super) struct RemoteNode {
     /// `host:port`.

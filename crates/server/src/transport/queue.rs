@@ -65,6 +65,8 @@ pub(super) struct Pushed {
     pub down: usize,
     /// These are the first drops since the queue was empty.
     pub overflowed: bool,
+    /// Bytes that wait if none waited before: they are written now, or the task is woken.
+    pub begun_bytes: Option<u64>,
 }
 
 #[derive(Default)]
@@ -99,6 +101,7 @@ impl Queue {
             return pushed;
         }
         let was_empty = state.waiting.is_empty();
+        let mut accepted_bytes = 0;
         for message in messages {
             let bytes = message_bytes(&message);
             let full = state.bytes > 0 && state.bytes + bytes > self.bytes_max;
@@ -108,28 +111,26 @@ impl Queue {
                 continue;
             }
             state.bytes += bytes;
+            accepted_bytes += bytes;
             state.waiting.push_back((message, bytes));
         }
         if pushed.full > 0 && !state.overflowed {
             state.overflowed = true;
             pushed.overflowed = true;
         }
-        let wake = was_empty && !state.waiting.is_empty();
-        drop(state);
-        if wake {
-            self.filled.notify_one();
-        }
+        pushed.begun_bytes = Some(accepted_bytes).filter(|bytes| was_empty && *bytes > 0);
         pushed
     }
 
-    /// Releases the `written` bytes of the messages taken before. Moves at least one message, then
-    /// more up to `bytes_max` bytes, to `into`; returns their bytes, which count until the next call.
-    pub(super) fn take(&self, written: u64, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
+    /// Wakes the task that waits for [`Queue::filled`], or lets its next wait end at once.
+    pub(super) fn wake_task(&self) {
+        self.filled.notify_one();
+    }
+
+    /// Moves at least one message, then more up to `bytes_max` bytes, to `into`; returns their bytes,
+    /// which count until [`Queue::release`].
+    pub(super) fn take(&self, bytes_max: u64, into: &mut Vec<PeerMessage>) -> u64 {
         let mut state = self.state.lock();
-        state.bytes = state.bytes.saturating_sub(written);
-        if state.waiting.is_empty() {
-            state.overflowed = false;
-        }
         let mut taken = 0;
         while let Some((_, bytes)) = state.waiting.front() {
             if taken > 0 && taken + bytes > bytes_max {
@@ -142,6 +143,16 @@ impl Queue {
             state.waiting.shrink_to(PLACES_KEPT_MAX);
         }
         taken
+    }
+
+    /// Releases the bytes of messages that were taken and are written. Returns whether others wait.
+    pub(super) fn release(&self, written: u64) -> bool {
+        let mut state = self.state.lock();
+        state.bytes = state.bytes.saturating_sub(written);
+        if state.waiting.is_empty() {
+            state.overflowed = false;
+        }
+        !state.waiting.is_empty()
     }
 
     pub(super) async fn filled(&self) {
@@ -178,23 +189,30 @@ mod tests {
         let one = message_bytes(&append(1, 2, 1, 1000));
         let queue = Queue::new(3 * one);
         let many = |count| (0..count).map(|i| append(1, 2, i, 1000));
+        let begun_bytes = Some(3 * one);
         let pushed = queue.push(many(5));
-        assert_eq!(pushed, Pushed { full: 2, down: 0, overflowed: true });
-        assert_eq!(queue.push(many(1)), Pushed { full: 1, down: 0, overflowed: false });
+        assert_eq!(pushed, Pushed { full: 2, overflowed: true, begun_bytes, ..Pushed::default() });
+        assert_eq!(queue.push(many(1)), Pushed { full: 1, ..Pushed::default() });
         let mut taken = Vec::new();
-        let bytes = queue.take(0, u64::MAX, &mut taken);
+        let bytes = queue.take(u64::MAX, &mut taken);
         assert_eq!((taken.len(), bytes), (3, 3 * one));
         assert_eq!(queue.push(many(1)).full, 1, "what is being written counts");
-        assert_eq!(queue.take(bytes, u64::MAX, &mut taken), 0);
-        assert_eq!(queue.push(many(4)), Pushed { full: 1, down: 0, overflowed: true });
+        assert!(!queue.release(bytes));
+        let pushed = queue.push(many(4));
+        assert_eq!(pushed, Pushed { full: 1, overflowed: true, begun_bytes, ..Pushed::default() });
         assert!(queue.bytes() <= 3 * one);
+        let first = queue.take(1, &mut taken);
+        assert_eq!((taken.len(), first), (4, one));
+        assert!(queue.release(first), "two wait");
     }
 
     #[test]
     fn one_message_always_fits() {
         let queue = Queue::new(10);
-        assert_eq!(queue.push([append(1, 2, 1, 1000)].into_iter()), Pushed::default());
-        assert_eq!(queue.take(0, 1, &mut Vec::new()), queue.bytes());
+        let bytes = message_bytes(&append(1, 2, 1, 1000));
+        let pushed = queue.push([append(1, 2, 1, 1000)].into_iter());
+        assert_eq!(pushed, Pushed { begun_bytes: Some(bytes), ..Pushed::default() });
+        assert_eq!(queue.take(1, &mut Vec::new()), queue.bytes());
     }
 
     #[test]
@@ -205,6 +223,7 @@ mod tests {
         assert_eq!(queue.push([append(1, 2, 3, 10)].into_iter()).down, 1);
         assert_eq!(queue.bytes(), 0);
         queue.open();
-        assert_eq!(queue.push([append(1, 2, 3, 10)].into_iter()), Pushed::default());
+        let pushed = queue.push([append(1, 2, 3, 10)].into_iter());
+        assert_eq!((pushed.down, pushed.begun_bytes.is_some()), (0, true));
     }
 }

@@ -5,5 +5,6 @@ mod gone;
 mod hostile;
 mod messages;
 mod network;
+mod outgoing;
 mod runs;
 mod snapshots;
