@@ -356,7 +356,9 @@ impl Appender {
         let id = shared.allocate_file();
         let recycle = shared.free.lock().pop();
         let previous = (self.id, self.end);
-        let how = Begin { dir: &shared.dir, id, recycle, previous, carried: &carried };
+        let zeroed_bytes = shared.options.segment_bytes_max;
+        let how =
+            Begin { dir: &shared.dir, id, recycle, zeroed_bytes, previous, carried: &carried };
         let begun = begin(&how, &mut self.buffer).map_err(|error| {
             shared.free.lock().extend(recycle);
             shared.poison.unless_full(error)
@@ -365,7 +367,9 @@ impl Appender {
         // from here on. A restart would not read what is appended later.
         // Test: `a_new_segment_whose_sidecar_cannot_be_written_takes_the_appends`.
         self.seal(shared, bytes);
-        self.enter(shared, id, recycle.is_some(), begun, &carried);
+        Counters::add(&shared.counters.recycled, u64::from(recycle.is_some()));
+        Counters::add(&shared.counters.zeroed, u64::from(recycle.is_none() && begun.recycled));
+        self.enter(shared, id, begun, &carried);
         Ok(())
     }
 
@@ -382,14 +386,7 @@ impl Appender {
         });
     }
 
-    fn enter(
-        &mut self,
-        shared: &Shared,
-        id: FileId,
-        recycled: bool,
-        begun: Begun,
-        carried: &[CarriedRegion],
-    ) {
+    fn enter(&mut self, shared: &Shared, id: FileId, begun: Begun, carried: &[CarriedRegion]) {
         let mut sidecar =
             SidecarWriter::new(&shared.dir, id, shared.options.inline_value_bytes_max);
         for region in carried {
@@ -399,13 +396,12 @@ impl Appender {
         // bug log.old_segment_after_roll: if self.sidecar.chunks.is_none() { return; }
         Counters::add(&shared.counters.written_bytes, begun.written_bytes);
         Counters::add(&shared.counters.rolls, 1);
-        Counters::add(&shared.counters.recycled, u64::from(recycled));
-        shared.catalog.write().insert(id, active_meta(id, recycled));
+        shared.catalog.write().insert(id, active_meta(id, begun.recycled));
         (self.file, self.block_bytes, self.end) = (begun.file, begun.block_bytes, begun.end);
         (self.id, self.origin) = (id, begun.origin);
         self.has_batches = false;
         self.confirmed = false;
-        (self.has_remains, self.recycled) = (false, recycled);
+        (self.has_remains, self.recycled) = (false, begun.recycled);
         shared.state.write().head = self.head();
     }
 }

@@ -64,12 +64,16 @@ pub struct LogStats {
     pub written_bytes: u64,
     /// Number of segments begun.
     pub rolls: u64,
-    /// Number of those in recycled blocks.
+    /// Number of those in the blocks of a freed segment.
     pub recycled: u64,
+    /// Number of those in zeros that the device did not write. The others grow with their batches.
+    pub zeroed: u64,
     /// Number of entries served from memory.
     pub cache_hits: u64,
     /// Number of entries read from files.
     pub cache_misses: u64,
+    /// Number of short reads that bypassed the page cache together with others.
+    pub batched_reads: u64,
     /// Number of reads repeated on the device because of a checksum mismatch.
     pub direct_retries: u64,
 }
@@ -190,8 +194,8 @@ impl Log {
         self.shared.read_many(at)
     }
 
-    /// [`Log::read_many`], which calls `ahead` before it waits for scattered values, and requests from the
-    /// device what that returns, up to about 4 MiB, for a later read of the same values.
+    /// [`Log::read_many`], which calls `ahead` before it waits for short reads, and requests
+    /// from the device what that returns, up to about 4 MiB, for a later read of the same values.
     pub fn read_many_ahead(
         &self,
         at: &[Locator],
@@ -536,8 +540,10 @@ impl Log {
             written_bytes: load(&counters.written_bytes),
             rolls: load(&counters.rolls),
             recycled: load(&counters.recycled),
+            zeroed: load(&counters.zeroed),
             cache_hits: load(&shared.cache.hits),
             cache_misses: load(&shared.cache.misses),
+            batched_reads: load(&counters.batched_reads),
             direct_retries: load(&counters.direct_retries),
         }
     }

@@ -11,9 +11,9 @@ use bytes::Bytes;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use stele_types::lock::{Mutex, rank};
-use stele_types::{CommittedEntry, Error, FileId, Locator, LogIndex, Lsn, RegionId, Result};
+use stele_types::{CommittedEntry, Error, Locator, LogIndex, Lsn, RegionId, Result};
 use stele_vfs::{AlignedBuf, DeviceTimer, MEMORY_ALIGN_BYTES, VfsFile};
 
 /// Metadata of a record, found from its locator.
@@ -405,64 +405,9 @@ impl EntryCache {
     }
 }
 
-/// Bytes of a file per decision.
-pub(crate) const PIECE_BYTES: u64 = 512 << 10;
-const SHARE_MAX: u32 = u32::MAX;
-/// Minimum share. Without it free memory would never be noticed again.
-const SHARE_MIN: u32 = u32::MAX / 64;
-/// Initial share. Pieces read for the first time always miss. With a small initial share, or a
-/// larger step down than up, memory was still mostly unused after ten reads of each piece.
-const SHARE_FIRST: u32 = u32::MAX / 2;
-/// A hit grows the share by 1/`STEP`, a miss shrinks it by as much: it is stable at a hit rate of
-/// one half.
-const STEP: u32 = 64;
-
-/// Decides which long reads go through the page cache. Direct reads cost half the processor time
-/// and evict nothing; cached reads find repeated data in memory. A fixed share of all pieces goes
-/// through the page cache, always the same ones. The share adapts to how much stays there: nearly
-/// all of a data set that fits in memory, nearly none of data read once, and a part of a larger
-/// data set, which would evict itself if all of it were cached.
-#[derive(Debug)]
-pub(crate) struct LongReads {
-    /// In units of 1/`u32::MAX`.
-    share: AtomicU32,
-}
-
-impl Default for LongReads {
-    fn default() -> Self {
-        Self { share: AtomicU32::new(SHARE_FIRST) }
-    }
-}
-
-impl LongReads {
-    pub(crate) fn is_cached(&self, file: FileId, piece: u64) -> bool {
-        place(file, piece) <= self.share.load(Ordering::Relaxed)
-    }
-
-    /// Adapts the share to a hit or miss of a cached piece.
-    pub(crate) fn note_lookup(&self, found: bool) {
-        let share = self.share.load(Ordering::Relaxed);
-        let next = match found {
-            true => share.saturating_add(share / STEP),
-            false => share - share / STEP,
-        };
-        // Concurrent updates may lose one, which is harmless: there are many.
-        self.share.store(next.clamp(SHARE_MIN, SHARE_MAX), Ordering::Relaxed);
-    }
-}
-
-/// Maps a piece to a fixed rank from 0 to `u32::MAX`. A larger share includes every smaller one.
-fn place(file: FileId, piece: u64) -> u32 {
-    const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mut mixed = ((u64::from(file.0) << 32) ^ piece).wrapping_mul(MIX);
-    mixed = (mixed ^ (mixed >> 32)).wrapping_mul(MIX);
-    (mixed >> 32) as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::VecDeque;
     use stele_types::FileId;
 
     #[test]
@@ -476,91 +421,5 @@ mod tests {
         assert_eq!(found, [7, 8, 9, 10, 11]);
         cache.insert([(at(12), &Bytes::from(vec![0; 1000]))].into_iter());
         assert_eq!((cache.used_bytes(), cache.get(at(11)), cache.get(at(12))), (0, None, None));
-    }
-
-    struct PageCache {
-        pieces_max: usize,
-        pieces: VecDeque<u64>,
-    }
-
-    impl PageCache {
-        fn read(&mut self, piece: u64) -> bool {
-            let at = self.pieces.iter().position(|it| *it == piece);
-            let found = at.and_then(|at| self.pieces.remove(at)).is_some();
-            self.pieces.push_back(piece);
-            if self.pieces.len() > self.pieces_max {
-                self.pieces.pop_front();
-            }
-            found
-        }
-    }
-
-    fn shares(reads: impl Iterator<Item = u64>, pieces_max: usize) -> (f64, f64) {
-        let long = LongReads::default();
-        let mut cache = PageCache { pieces_max, pieces: VecDeque::new() };
-        let (mut found, mut cached, mut all) = (0.0, 0.0, 0.0);
-        for piece in reads {
-            all += 1.0;
-            if long.is_cached(FileId(1), piece) {
-                let is_there = cache.read(piece);
-                long.note_lookup(is_there);
-                cached += 1.0;
-                found += f64::from(is_there);
-            }
-        }
-        (found / all, cached / all)
-    }
-
-    fn rounds(pieces: u64, rounds: u64) -> impl Iterator<Item = u64> {
-        (0..rounds).flat_map(move |_| 0..pieces)
-    }
-
-    #[test]
-    fn what_fits_in_memory_is_found_there_in_the_end() {
-        let (found, _) = shares(rounds(300, 60), 400);
-        assert!(found > 0.7, "{found}");
-    }
-
-    #[test]
-    fn what_is_read_once_goes_past_memory() {
-        let (found, cached) = shares(0..100_000, 1_000);
-        assert!(found == 0.0 && cached < 0.02, "{cached}");
-    }
-
-    #[test]
-    fn of_what_does_not_fit_a_part_is_found_however_it_is_read() {
-        // With every read cached there would be no hits.
-        let (found, cached) = shares(rounds(1_000, 60), 500);
-        assert!(found > 0.2 && cached < 0.6, "{found} of {cached}");
-        let mut state = 1_u64;
-        let random = std::iter::from_fn(move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            Some((state >> 33) % 1_000)
-        });
-        let (found, cached) = shares(random.take(60_000), 500);
-        assert!(found > 0.4 && cached < 0.9, "{found} of {cached}");
-    }
-
-    #[test]
-    fn what_mostly_fits_is_mostly_found_from_the_first_reads_on_and_after_the_cache_was_emptied() {
-        let mut state = 1_u64;
-        let mut random = move |_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) % 500
-        };
-        let first: Vec<u64> = (0..4_500).map(&mut random).collect();
-        let (found, _) = shares(first.iter().copied(), 320);
-        assert!(found > 0.4, "{found}");
-        // Other reads evict everything.
-        let again = first.iter().copied().chain(10_000..10_700).chain(first.iter().copied());
-        let (found, _) = shares(again, 320);
-        assert!(found > 0.35, "{found}");
-    }
-
-    #[test]
-    fn a_page_cache_that_was_emptied_fills_again() {
-        let reads = rounds(300, 40).chain(rounds(300, 60).map(|piece| piece + 1_000));
-        let (found, _) = shares(reads, 400);
-        assert!(found > 0.6, "{found}");
     }
 }

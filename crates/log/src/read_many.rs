@@ -1,12 +1,13 @@
-//! Reads of many values: one read for each stretch of neighbouring values. Short reads that miss
-//! the page cache are all requested from the device before the first is awaited. Neighbours in the
-//! order of position share a buffer, and the handle of their file.
+//! Reads of many values: one read for each stretch of neighbouring values. Neighbours in the order of
+//! position share a buffer, and the handle of their file. Long reads bypass the page cache; short ones are in
+//! `read_cached`.
 
-use crate::read::{PIECE_BYTES, TRUSTED_LENGTH_BYTES};
-use crate::read_pool::{ReadMany, ReadMemory, ReadPlace, ReadPool, Unchecked};
+use crate::read::TRUSTED_LENGTH_BYTES;
+use crate::read_cached::Ahead;
+use crate::read_pool::{ReadMany, ReadPlace, Unchecked};
+use crate::read_share::PIECE_BYTES;
 use crate::shared::Shared;
 use bytes::Bytes;
-use std::iter::Peekable;
 use std::ops::Range;
 use std::sync::Arc;
 use stele_types::{FileId, Locator, Result};
@@ -23,11 +24,9 @@ const BYTES_OF_READ: u64 = 32 << 10;
 const SHORT_VALUE_BYTES_MAX: u32 = 4 << 10;
 /// Maximum read for more than one value: values of 4 MiB and the gaps between them. A device
 /// serves the parts of one long read at the same time.
-const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
-/// Bytes of reads through the page cache that share a buffer; a longer read has its own.
-const PACK_BYTES_MAX: usize = 64 << 10;
-/// Minimum length of a read that may bypass the page cache: see [`crate::read::LongReads`].
-const DIRECT_BYTES_MIN: u64 = 256 << 10;
+pub(crate) const STRETCH_BYTES_MAX: u64 = (4 << 20) + (256 << 10);
+/// Minimum length of a read that may bypass the page cache: see [`crate::read_share::LongReads`].
+pub(crate) const DIRECT_BYTES_MIN: u64 = 256 << 10;
 /// Maximum concurrent reads of background work. A device serves reads before writes: beside 64
 /// concurrent reads, a batch of the log took twice as long (p99 of puts during a full overwrite: 27
 /// and 16 ms), and garbage collection freed no more.
@@ -38,15 +37,17 @@ pub(crate) struct ReadMode {
     /// Minimum bytes of a read that may bypass the page cache; 0: all reads bypass it.
     direct_bytes_min: u64,
     /// Maximum concurrent short reads.
-    pending_max: usize,
+    pub pending_max: usize,
     /// Maximum unrequested bytes before a short value that is read along.
     gap_bytes_max: u64,
     /// Whether a read is at most twice as long as its values, whatever the gaps.
     is_mostly_values: bool,
     /// Whether reads may wait for the device, and open files.
-    may_wait: bool,
+    pub may_wait: bool,
     /// Whether the values were not in the page cache just now: the first read is measured.
-    is_missed: bool,
+    pub is_missed: bool,
+    /// Whether short reads that the page cache does not hold may bypass it.
+    pub may_bypass: bool,
 }
 
 impl ReadMode {
@@ -58,6 +59,7 @@ impl ReadMode {
         is_mostly_values: false,
         may_wait: true,
         is_missed: false,
+        may_bypass: true,
     };
     /// For reads of what was just tried in memory, each value by itself.
     pub(crate) const MISSED: Self = Self { is_missed: true, ..Self::FOREGROUND };
@@ -66,6 +68,7 @@ impl ReadMode {
     /// For background reads, while foreground work uses the device.
     pub(crate) const BACKGROUND: Self = Self {
         pending_max: BACKGROUND_READS_MAX,
+        may_bypass: false,
         gap_bytes_max: NEAR_BYTES_MAX,
         ..Self::FOREGROUND
     };
@@ -92,59 +95,12 @@ impl ReadMode {
 /// Neighbouring values that one read covers.
 #[derive(Debug)]
 pub(crate) struct Stretch<'a> {
-    file: FileId,
+    pub file: FileId,
     /// From the first byte of the first value to the last byte of the last (exclusive end).
-    range: Range<u64>,
+    pub range: Range<u64>,
     /// Indices of the requested locators, sorted by position.
     pub wanted: &'a [usize],
     pub wanted_bytes: u64,
-}
-
-/// Reads through the page cache that share a buffer.
-#[derive(Debug)]
-struct CachedPack<'a> {
-    reads: Vec<CachedRead<'a>>,
-    memory: ReadMemory,
-}
-
-/// A read through the page cache.
-#[derive(Debug)]
-struct CachedRead<'a> {
-    stretch: Stretch<'a>,
-    /// Position in the buffer of the pack.
-    begin: usize,
-    /// Bytes read.
-    got: usize,
-    pending: Option<Pending>,
-}
-
-/// Read of the device that is not awaited.
-#[derive(Debug)]
-struct Pending {
-    file: Arc<dyn VfsFile>,
-    /// It is measured when it is awaited, and was not requested: only so its time is that of the device.
-    is_measured: bool,
-}
-
-/// What is done with reads through the page cache before they are awaited.
-#[derive(Clone, Copy, Debug)]
-struct Start {
-    tries_cache: bool,
-    requests: bool,
-    may_wait: bool,
-    /// The next read that misses is measured.
-    measures: bool,
-}
-
-/// File of the last stretch. They are sorted, so that each file is looked up once.
-#[derive(Debug, Default)]
-struct LastFile(Option<(FileId, OpenFile)>);
-
-#[derive(Clone, Debug)]
-struct OpenFile {
-    file: Arc<dyn VfsFile>,
-    /// Whether it was open before: otherwise nothing of it was tried in memory.
-    was_open: bool,
 }
 
 /// A read of whole blocks. It bypasses the page cache, except for pieces that go through it.
@@ -183,8 +139,8 @@ impl Shared {
         self.read_many_with(at, ReadMode::FOREGROUND)
     }
 
-    /// [`Shared::read_many`], which calls `ahead` before it waits for scattered values, and requests from
-    /// the device what that returns: the device works on it while these are read and used.
+    /// [`Shared::read_many`], which calls `ahead` after it requested these values, and requests from the
+    /// device what that returns: the device works on it while these are read and used.
     pub(crate) fn read_many_ahead(
         &self,
         at: &[Locator],
@@ -210,7 +166,7 @@ impl Shared {
         &self,
         at: &[Locator],
         how: ReadMode,
-        ahead: Option<&mut dyn FnMut() -> Vec<Locator>>,
+        ahead: Option<Ahead<'_>>,
     ) -> Result<Option<ReadMany>> {
         let mut order: Vec<usize> = (0..at.len()).collect();
         order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
@@ -240,86 +196,10 @@ impl Shared {
             pack.reads.push(next);
         }
         self.read_pack(at, pack, &mut read)?;
-        let ahead = ahead.filter(|_| cached.len() > 1);
+        // What follows long reads is probably long as well, and is not read ahead.
+        let ahead = ahead.filter(|_| !cached.is_empty());
         let is_read = self.read_all_cached(at, cached, (how, ahead), &mut read)?;
         Ok(is_read.then_some(read))
-    }
-
-    /// Reads stretches through the page cache. Requests all misses from the device before it waits
-    /// for the first: otherwise each read would wait by itself. Returns false if it may not wait for
-    /// one that misses.
-    fn read_all_cached(
-        &self,
-        at: &[Locator],
-        stretches: Vec<Stretch<'_>>,
-        (how, ahead): (ReadMode, Option<&mut dyn FnMut() -> Vec<Locator>>),
-        to: &mut ReadMany,
-    ) -> Result<bool> {
-        // One read alone need not be requested first.
-        let requests = stretches.len() > 1 && how.may_wait;
-        // bug log.missed_values_are_tried_again: `!how.is_missed` is `true`
-        let tries_cache = !how.is_missed && (requests || !how.may_wait);
-        let (may_wait, measures) = (how.may_wait, how.is_missed);
-        let mut start = Start { tries_cache, requests, may_wait, measures };
-        let (mut file, mut stretches) = (LastFile::default(), stretches.into_iter().peekable());
-        let (mut waiting, mut pending, mut pending_bytes) = (Vec::new(), 0_usize, 0);
-        while let Some(mut pack) =
-            CachedPack::next(&mut stretches, how.pending_max, &self.read_pool)
-        {
-            if pending.saturating_add(pack.reads.len()) > how.pending_max {
-                CachedPack::finish_all(&mut waiting, self, at, to)?;
-                (pending, pending_bytes) = (0, 0);
-            }
-            let Some((misses, bytes)) = pack.start(self, &mut file, &mut start)? else {
-                return Ok(false);
-            };
-            if misses == 0 {
-                pack.finish(self, at, to)?;
-                continue;
-            }
-            waiting.push(pack);
-            (pending, pending_bytes) = (pending + misses, pending_bytes + bytes);
-            if pending_bytes >= STRETCH_BYTES_MAX {
-                CachedPack::finish_all(&mut waiting, self, at, to)?;
-                (pending, pending_bytes) = (0, 0);
-            }
-        }
-        if let Some(ahead) = ahead {
-            self.will_read_many(&ahead());
-        }
-        CachedPack::finish_all(&mut waiting, self, at, to)?;
-        Ok(true)
-    }
-
-    /// Requests values from the device. Those of long reads are not: these bypass the page cache. A failure
-    /// shows when a value is read.
-    ///
-    /// Invariant: at most [`STRETCH_BYTES_MAX`] bytes are requested, with the gaps between values.
-    /// Test: `what_is_read_ahead_is_bounded_and_asked_for_once`.
-    fn will_read_many(&self, at: &[Locator]) {
-        let mut order: Vec<usize> = (0..at.len()).collect();
-        order.sort_unstable_by_key(|&i| at.get(i).map(|at| (at.file, at.offset)));
-        let (mut rest, mut file, mut bytes) = (order.as_slice(), LastFile::default(), 0);
-        while let Some(stretch) = Stretch::first_of(at, &mut rest, ReadMode::FOREGROUND) {
-            let next_bytes = stretch.bytes() as u64;
-            if next_bytes >= DIRECT_BYTES_MIN {
-                continue;
-            }
-            // bug log.reads_ahead_without_bound: never
-            if bytes + next_bytes > STRETCH_BYTES_MAX {
-                return;
-            }
-            bytes += next_bytes;
-            if let Ok(Some(open)) = file.of(self, stretch.file, true) {
-                open.file.will_read(stretch.range.start, next_bytes);
-            }
-        }
-    }
-
-    /// Returns whether memory holds the begin of a value.
-    pub(crate) fn is_in_memory(&self, at: &Locator) -> bool {
-        let found = |file: Arc<dyn VfsFile>| file.read_cached_at(&mut [0], u64::from(at.offset));
-        self.open_handle(at.file).is_some_and(|file| found(file).unwrap_or(false))
     }
 
     fn direct_read<'a>(&self, stretch: Stretch<'a>, by_pieces: bool) -> Result<DirectRead<'a>> {
@@ -420,116 +300,9 @@ impl Shared {
     }
 }
 
-impl LastFile {
-    /// Returns the handle of a file; `None` if it may not be opened now.
-    fn of(&mut self, shared: &Shared, file: FileId, may_wait: bool) -> Result<Option<&OpenFile>> {
-        if self.0.as_ref().is_none_or(|(last, _)| *last != file) {
-            self.0 = match shared.open_handle(file) {
-                Some(open) => Some((file, OpenFile { file: open, was_open: true })),
-                None if may_wait => {
-                    let open = shared.handle(shared.value_name(file)?)?;
-                    Some((file, OpenFile { file: open, was_open: false }))
-                }
-                None => None,
-            };
-        }
-        Ok(self.0.as_ref().map(|(_, open)| open))
-    }
-}
-
-impl<'a> CachedPack<'a> {
-    /// Takes the first stretches off that share a buffer; `None` when none is left.
-    fn next(
-        stretches: &mut Peekable<impl Iterator<Item = Stretch<'a>>>,
-        reads_max: usize,
-        pool: &ReadPool,
-    ) -> Option<Self> {
-        let (mut reads, mut bytes) = (Vec::new(), 0);
-        while reads.len() < reads_max
-            && let Some(stretch) =
-                stretches.next_if(|next| reads.is_empty() || bytes + next.bytes() <= PACK_BYTES_MAX)
-        {
-            let begin = bytes;
-            bytes += stretch.bytes();
-            reads.push(CachedRead { stretch, begin, got: 0, pending: None });
-        }
-        (!reads.is_empty()).then(|| Self { reads, memory: pool.take_short(bytes) })
-    }
-
-    /// Reads what the page cache holds and requests the rest from the device: returns the number of
-    /// these reads and their bytes. `None` if it may not wait for one.
-    fn start(
-        &mut self,
-        shared: &Shared,
-        last: &mut LastFile,
-        how: &mut Start,
-    ) -> Result<Option<(usize, u64)>> {
-        let (mut misses, mut bytes) = (0, 0);
-        for read in &mut self.reads {
-            let Some(open) = last.of(shared, read.stretch.file, how.may_wait)? else {
-                return Ok(None);
-            };
-            let OpenFile { file, was_open } = open;
-            let (from, part) = (read.stretch.range.start, read.within(&mut self.memory));
-            if how.tries_cache && file.read_cached_at(part, from)? {
-                read.got = part.len();
-                continue;
-            }
-            // bug log.read_in_memory_waits: never
-            if !how.may_wait {
-                return Ok(None);
-            }
-            // bug log.untried_read_is_measured: `*was_open` is `true`
-            let is_measured = *was_open && std::mem::take(&mut how.measures);
-            if how.requests && !is_measured {
-                file.will_read(from, part.len() as u64);
-            }
-            (misses, bytes) = (misses + 1, bytes + part.len() as u64);
-            read.pending = Some(Pending { file: file.clone(), is_measured });
-        }
-        Ok(Some((misses, bytes)))
-    }
-
-    /// Waits for the reads of some packs and cuts the values out.
-    fn finish_all(
-        packs: &mut Vec<Self>,
-        shared: &Shared,
-        at: &[Locator],
-        to: &mut ReadMany,
-    ) -> Result<()> {
-        packs.drain(..).try_for_each(|pack| pack.finish(shared, at, to))
-    }
-
-    fn finish(mut self, shared: &Shared, at: &[Locator], to: &mut ReadMany) -> Result<()> {
-        for read in &mut self.reads {
-            if let Some(Pending { file, is_measured }) = read.pending.take() {
-                let from = read.stretch.range.start;
-                let part = read.within(&mut self.memory);
-                read.got = match shared.options.timer.as_ref().filter(|_| is_measured) {
-                    Some(timer) => timer.read_missed_at(&*file, part, from)?,
-                    None => file.read_at(part, from)?,
-                };
-            }
-        }
-        let allocated_bytes = self.memory.capacity();
-        let parts = self.reads.iter().map(|CachedRead { stretch, begin, got, .. }| {
-            (stretch, stretch.range.start, *begin..begin + got)
-        });
-        to.keep(at, (self.memory.into_bytes(), allocated_bytes), parts);
-        Ok(())
-    }
-}
-
-impl CachedRead<'_> {
-    fn within<'m>(&self, memory: &'m mut ReadMemory) -> &'m mut [u8] {
-        let part = self.begin..self.begin + self.stretch.bytes();
-        memory.as_mut_slice().get_mut(part).unwrap_or_default()
-    }
-}
-
 impl<'a> Stretch<'a> {
     /// Takes the first stretch off the sorted locators; `None` when none is left.
-    fn first_of(at: &[Locator], order: &mut &'a [usize], how: ReadMode) -> Option<Self> {
+    pub(crate) fn first_of(at: &[Locator], order: &mut &'a [usize], how: ReadMode) -> Option<Self> {
         let (wanted, rest) = order.split_at(stretch_places(at, order, how).min(order.len()));
         *order = rest;
         let places = || wanted.iter().filter_map(|&i| at.get(i));
@@ -539,7 +312,7 @@ impl<'a> Stretch<'a> {
         Some(Self { file: first.file, range: u64::from(first.offset)..end, wanted, wanted_bytes })
     }
 
-    fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         (self.range.end - self.range.start) as usize
     }
 

@@ -64,6 +64,15 @@ impl ReadPool {
         ReadMemory::Pooled(self.short.take(bytes, length, || AlignedBuf::zeroed(length)))
     }
 
+    /// Returns a buffer of `bytes`, with arbitrary content, for blocks that hold short values.
+    pub(crate) fn take_blocks(&self, bytes: usize) -> Pooled {
+        let length = bytes.next_power_of_two().max(SHORT_BYTES_MIN);
+        match length <= SHORT_KEPT_BYTES_MAX / 4 {
+            true => self.short.take(bytes, length, || AlignedBuf::zeroed(length)),
+            false => self.long.take_long(bytes),
+        }
+    }
+
     pub(crate) fn memory_bytes(&self) -> u64 {
         self.long.memory_bytes() + self.short.memory_bytes()
     }
@@ -108,6 +117,15 @@ impl Pooled {
         self.buffer.as_mut_slice().get_mut(..bytes).unwrap_or_default()
     }
 
+    /// Takes the buffer out, for [`Pooled::give_back`].
+    pub(crate) fn lend(&mut self) -> AlignedBuf {
+        std::mem::take(&mut self.buffer)
+    }
+
+    pub(crate) fn give_back(&mut self, buffer: AlignedBuf) {
+        self.buffer = buffer;
+    }
+
     /// Returns the bytes of memory it holds, which may exceed the requested ones.
     pub(crate) fn capacity(&self) -> usize {
         self.buffer.capacity()
@@ -127,7 +145,7 @@ impl AsRef<[u8]> for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if self.buffer.len() > self.pool.kept_bytes_max {
+        if self.buffer.is_empty() || self.buffer.len() > self.pool.kept_bytes_max {
             return;
         }
         let mut free = self.pool.free.lock();

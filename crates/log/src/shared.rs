@@ -7,8 +7,9 @@
 
 use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
-use crate::read::{EntryCache, LongReads};
+use crate::read::EntryCache;
 use crate::read_pool::ReadPool;
+use crate::read_share::{LongReads, ScatteredReads};
 use crate::region::Regions;
 use crate::{FileKind, LogOptions};
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     pub cache: EntryCache,
     pub read_pool: ReadPool,
     pub long_reads: LongReads,
+    pub scattered_reads: ScatteredReads,
     pub poison: Poison,
     /// Whether other replicas may hold a copy of what is unreadable here. If so, no index is
     /// rebuilt from values.
@@ -51,6 +53,8 @@ pub(crate) struct Counters {
     pub written_bytes: AtomicU64,
     pub rolls: AtomicU64,
     pub recycled: AtomicU64,
+    pub zeroed: AtomicU64,
+    pub batched_reads: AtomicU64,
     pub direct_retries: AtomicU64,
     pub buffer_bytes: AtomicU64,
 }

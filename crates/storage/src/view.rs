@@ -56,12 +56,16 @@ pub struct ScanOptions {
     pub bytes_max: usize,
     /// Return no values, and read none.
     pub keys_only: bool,
+    /// Pairs that the caller wants of this scan and of those that continue it: the device may read later
+    /// ones meanwhile. 0 where it does not know. Changes no result.
+    pub wanted: usize,
 }
 
 impl ScanOptions {
     /// Returns options for all of `range`, forward, with values, up to `limit` pairs and 64 MiB.
     pub fn new(range: KeyRange, limit: usize) -> Self {
-        Self { range, order: Order::Forward, limit, bytes_max: 64 << 20, keys_only: false }
+        let (order, bytes_max) = (Order::Forward, 64 << 20);
+        Self { range, order, limit, bytes_max, keys_only: false, wanted: 0 }
     }
 }
 
@@ -293,9 +297,11 @@ impl<'a, V: EngineView> Pages<'a, V> {
         Self::new(view, ScanOptions::new(range, PAGE_PAIRS))
     }
 
-    /// Changes the bounds from the next page on.
+    /// Changes the bounds from the next page on: the pairs that all pages may still have, and the bytes of
+    /// each.
     pub fn bound(&mut self, pairs_max: usize, bytes_max: usize) {
         self.options.limit = pairs_max.min(PAGE_PAIRS);
+        self.options.wanted = pairs_max;
         self.options.bytes_max = bytes_max.max(1);
     }
 

@@ -247,6 +247,7 @@ layer! {
     fn finish_writes(&self) -> Result<Vec<AlignedBuf>>;
     fn sync_data(&self) -> Result<()>;
     fn allocate(&self, bytes: u64) -> Result<()>;
+    fn write_zeroes(&self, bytes: u64) -> Result<bool>;
     fn set_len(&self, bytes: u64) -> Result<()>;
     fn len(&self) -> Result<u64>;
     fn block_bytes(&self) -> Option<usize>;

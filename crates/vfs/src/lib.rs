@@ -22,7 +22,7 @@ pub use handles::{FrugalVfs, HandlePool, Handles, PinState, Pinned};
 pub use meter::{Meter, MeterSnapshot};
 pub use probe::{Curve, Probed, probe, remove_probe};
 pub use profiled::{DeviceProfile, DeviceScale, ProfiledVfs, Sleep, SlowedVfs};
-pub use real::{RealVfs, SystemClock};
+pub use real::{BatchRead, KernelFile, ReadBatch, RealVfs, SystemClock};
 
 use std::fmt::Debug;
 use std::io::IoSlice;
@@ -170,6 +170,13 @@ pub trait VfsFile: Send + Sync + Debug {
     /// Reserves blocks for [0, bytes) without changing the length. A hint: succeeds where
     /// unsupported.
     fn allocate(&self, bytes: u64) -> Result<()>;
+    /// Makes [0, bytes) blocks that count as written, with zeros, and `bytes` the length of a file that is
+    /// shorter: a later write there changes no metadata. The device writes nothing for it. Returns false,
+    /// and changes nothing, where file system or device cannot. After a full device the length is unknown.
+    fn write_zeroes(&self, bytes: u64) -> Result<bool> {
+        let _ = bytes;
+        Ok(false)
+    }
     /// Truncates to `bytes`, or extends with zeros.
     fn set_len(&self, bytes: u64) -> Result<()>;
     /// Returns the length in bytes.
@@ -180,6 +187,11 @@ pub trait VfsFile: Send + Sync + Debug {
     fn block_bytes(&self) -> Option<usize>;
     /// Returns the file's path, for messages.
     fn path(&self) -> &Path;
+    /// Returns a file of the machine that bypasses the page cache, for a [`ReadBatch`]. `None` for any
+    /// other: layers above one are not to be passed by.
+    fn kernel_file(&self) -> Option<KernelFile<'_>> {
+        None
+    }
 
     /// Fills `buffer` from `offset`. Fails with [`stele_types::Error::Corrupt`] if the file ends
     /// before.

@@ -159,6 +159,7 @@ pub(super) fn everything() -> ScanOptions {
         limit: usize::MAX,
         bytes_max: usize::MAX,
         keys_only: false,
+        wanted: 0,
     }
 }
 

@@ -117,6 +117,17 @@ impl VfsFile for SimFile {
         self.shared.disk.lock().allocate(self.id, &self.path, bytes)
     }
 
+    fn write_zeroes(&self, bytes: u64) -> Result<bool> {
+        self.writable("write zeroes")?;
+        let mut disk = self.shared.disk.lock();
+        if !disk.options.writes_zeroes {
+            return Ok(false);
+        }
+        disk.allocate(self.id, &self.path, bytes)?;
+        let longer = disk.len(self.id, &self.path)? < bytes;
+        if longer { disk.set_len(self.id, &self.path, bytes).map(|()| true) } else { Ok(true) }
+    }
+
     fn set_len(&self, bytes: u64) -> Result<()> {
         self.writable("set length")?;
         self.shared.disk.lock().set_len(self.id, &self.path, bytes)

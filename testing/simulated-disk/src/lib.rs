@@ -39,6 +39,8 @@ pub struct SimOptions {
     pub capacity_bytes: Option<u64>,
     /// Whether allocated blocks of a file may be taken by others, as on tmpfs and btrfs.
     pub is_without_reservations: bool,
+    /// Whether [`VfsFile::write_zeroes`] succeeds.
+    pub writes_zeroes: bool,
 }
 
 type StallHook = Arc<dyn Fn(&Path) + Send + Sync>;

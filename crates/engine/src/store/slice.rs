@@ -1,7 +1,6 @@
 //! Slices of a walk over the index: first keys and locations of values, then the values.
 
 use super::Shared;
-use super::scans::Readahead;
 use super::value_cache::ValueCache;
 use bytes::Bytes;
 use stele_index::{ValueSlice, ViewIter};
@@ -17,6 +16,9 @@ const EXPECTED_PAIRS_MAX: usize = 64;
 const EXPECTED_KEY_BYTES: usize = 32;
 /// Largest gap between values that are read together.
 const NEAR_BYTES: u64 = 16 << 10;
+
+/// Returns the places of values that are requested from the device while others are read; called at most once.
+pub(crate) type Ahead<'a> = Option<&'a mut dyn FnMut() -> Vec<Locator>>;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
@@ -112,6 +114,11 @@ impl Slice {
         self.pairs.len()
     }
 
+    /// Returns the locations of its values in value files.
+    pub(crate) fn places(&self) -> &[Locator] {
+        &self.places
+    }
+
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -203,12 +210,12 @@ impl Slice {
 
     /// Reads the values in order of location, with small gaps coalesced. Those that the value cache
     /// has are not read. Requests the values ahead of them from the device.
-    pub(crate) fn read(self, shared: &Shared, ahead: Option<Readahead<'_>>) -> Result<ReadSlice> {
+    pub(crate) fn read(self, shared: &Shared, ahead: Ahead<'_>) -> Result<ReadSlice> {
         let cached = self.cached(&shared.values);
         let missing = self.missing(&cached);
         let places = missing.as_deref().unwrap_or(&self.places);
         let read = match ahead {
-            Some(ahead) => shared.log.read_many_ahead(places, || ahead.places()),
+            Some(ahead) => shared.log.read_many_ahead(places, ahead),
             None => shared.log.read_many(places),
         };
         let read = match read {
@@ -264,7 +271,7 @@ impl Slice {
     }
 }
 
-fn near(one: &Locator, other: &Locator) -> bool {
+pub(super) fn near(one: &Locator, other: &Locator) -> bool {
     let (low, high) = if one.lsn() <= other.lsn() { (one, other) } else { (other, one) };
     let end = u64::from(low.offset) + u64::from(low.length);
     low.file == high.file && u64::from(high.offset) <= end + NEAR_BYTES

@@ -55,6 +55,11 @@ impl ValueCache {
         Some(found)
     }
 
+    /// Returns whether it holds a value, without counting it as found.
+    pub(crate) fn contains(&self, at: &Locator) -> bool {
+        self.values.as_ref().is_some_and(|values| values.contains_key(&at.lsn().as_u64()))
+    }
+
     pub(crate) fn insert(&self, at: &Locator, value: &Bytes) {
         self.insert_with(at, value.len(), || value.clone());
     }

@@ -1,8 +1,8 @@
 //! Consistent views: one point in time of index and value files.
 
 use super::Shared;
-use super::scans::{Readahead, ends_at};
-use super::slice::{Extent, ReadSlice, Slice};
+use super::scans::Slices;
+use super::slice::{Ahead, Extent, ReadSlice, Slice};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,6 +81,10 @@ impl View {
         Ok(read.next(&self.shared)?.map(FoundPair::to_pair))
     }
 
+    fn next_slice(&self, slices: &mut Slices) -> Result<Option<Slice>> {
+        slices.next().inspect_err(|error| self.shared.lost_blocks.suspect(error))
+    }
+
     /// Reads the values of a slice and passes its pairs to `sink`.
     ///
     /// Invariant: no memory is used for values that are not admitted.
@@ -89,7 +93,7 @@ impl View {
         &self,
         slice: Slice,
         admit: Admit<'_>,
-        (sink, ahead): (&mut dyn PairSink, Option<Readahead<'_>>),
+        (sink, ahead): (&mut dyn PairSink, Ahead<'_>),
     ) -> Result<Admitted<Passed>> {
         let is_admitted = admit(slice.len(), slice.bytes());
         // bug engine.scan_reads_unadmitted: never
@@ -228,45 +232,27 @@ impl EngineView for View {
         admit: Admit<'_>,
         sink: &mut dyn PairSink,
     ) -> Result<Admitted<Passed>> {
-        let mut iter = self.references(options.range.clone(), options.order)?;
-        let Shared { log, continued, .. } = &*self.shared;
+        let iter = self.references(options.range.clone(), options.order)?;
+        let continued = &self.shared.continued;
         let is_long = options.limit > IN_MEMORY_PAIRS_MAX && !options.keys_only;
         let is_continued = is_long && continued.take(options);
+        let mut slices = Slices::new(iter, options, is_long.then_some(is_continued));
         let mut passed = Passed::default();
-        let mut bytes_left = options.bytes_max as u64;
-        while passed.pairs < options.limit && (bytes_left > 0 || passed.pairs == 0) {
-            let extent = Extent {
-                pairs_max: options.limit - passed.pairs,
-                bytes_max: bytes_left.max(1),
-                keys_only: options.keys_only,
+        let mut slice = self.next_slice(&mut slices)?;
+        while let Some(current) = slice {
+            if let Some(end) = slices.end_of(&current).filter(|_| is_long) {
+                continued.note(&end, options.order);
+            }
+            let mut next = None;
+            let mut ahead = || {
+                let next = next.insert(self.next_slice(&mut slices));
+                slices.places_after(next.as_ref().ok().and_then(Option::as_ref), &self.shared)
             };
-            let mut slice = Slice::collect(&mut iter, extent)
-                .inspect_err(|error| self.shared.lost_blocks.suspect(error))?;
-            // Only the last pair of a slice may exceed the limit: the next scan returns it.
-            // Invariant: a scan passes on no pair that exceeds its bytes, and does not read it.
-            // Test: `a_scan_of_a_view_ends_with_the_last_pair_that_fits_and_reads_no_value_after_it`.
-            let exceeds = slice.bytes() > bytes_left && passed.pairs + slice.len() > 1;
-            // bug engine.scan_passes_on_more: never
-            if exceeds {
-                slice.remove_last();
-            }
-            if slice.is_empty() {
-                break;
-            }
-            bytes_left = bytes_left.saturating_sub(slice.bytes());
-            let is_cut = exceeds || passed.pairs + slice.len() >= options.limit || bytes_left == 0;
-            if is_cut && is_long {
-                continued.note(&ends_at(slice.last_key(), options.order), options.order);
-            }
-            let ahead =
-                (is_cut && is_continued).then(|| Readahead::new(log, &mut iter, options.limit));
-            match self.pass(slice, &mut *admit, (&mut *sink, ahead))? {
-                Admitted::Read(next) => passed.add(next),
+            match self.pass(current, &mut *admit, (&mut *sink, Some(&mut ahead)))? {
+                Admitted::Read(read) => passed.add(read),
                 Admitted::Refused => return Ok(Admitted::Refused),
             }
-            if exceeds {
-                break;
-            }
+            slice = next.unwrap_or_else(|| self.next_slice(&mut slices))?;
         }
         Ok(Admitted::Read(passed))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stele_engine::{Db, EngineView, KeyRange, Options, Order, Pair, Result, ScanOptions};
 use stele_simulated_disk::SimVfs;
-use stele_storage::Passed;
+use stele_storage::{FoundPair, Pages, PairSink, Passed};
 use stele_vfs::{FileLayer, Open, Vfs, VfsFile, VfsLayer};
 
 /// Page cache of value files, which holds only what was requested.
@@ -160,6 +160,63 @@ fn a_scan_that_continues_another_reads_ahead_what_memory_does_not_hold() {
         cache.holds_all.store(true, Ordering::Relaxed);
         let before = cache.requests();
         page(&db, next(&last), order);
+        assert_eq!(cache.requests(), before);
+    }
+}
+
+/// Notes the requests so far whenever a pair is passed on.
+struct Watch<'a>(&'a PageCache, Vec<usize>);
+
+impl PairSink for Watch<'_> {
+    fn take(&mut self, _: FoundPair<'_>) {
+        self.1.push(self.0.requests().0);
+    }
+}
+
+#[test]
+fn the_second_page_and_the_second_slice_are_requested_before_the_first_is_used() {
+    // Values of 4 MiB, which a slice ends with, and which are read ahead at most.
+    const SLICE: usize = (4 << 20) / (VALUE_BYTES + 5) + 1;
+    for order in [Order::Forward, Order::Reverse] {
+        let cache = Arc::new(PageCache::default());
+        let db = scattered(&cache);
+        let view = db.view().unwrap();
+        let options = ScanOptions { order, ..ScanOptions::new(KeyRange::all(), 900) };
+        let mut watch = Watch(&cache, Vec::new());
+        view.scan_into(&options, &mut |_, _| true, &mut watch).unwrap().read().unwrap();
+        let requests = watch.1;
+        assert_eq!(requests.len(), 900);
+        for (n, requested) in requests.iter().enumerate() {
+            let upto = (n / SLICE + 2) * SLICE;
+            assert!(
+                (upto - 2..=upto).contains(requested) || *requested == 900,
+                "{requested} at {n}"
+            );
+        }
+        assert_eq!(requests.last(), Some(&900), "each once, and none after the last");
+        assert_eq!(cache.take_waited(), SLICE, "only the first slice waited");
+        // Pages that end at their bytes. What all of them may have is known, and nothing after it.
+        cache.requested.lock().clear();
+        let view = db.view().unwrap();
+        let range = KeyRange::new("k0100", "k1400");
+        let mut pages = Pages::new(&view, ScanOptions { order, ..ScanOptions::new(range, 9) });
+        let (mut left, mut last) = (250, 0);
+        while left > 0 {
+            pages.bound(left, 100 * (VALUE_BYTES + 5));
+            let mut watch = Watch(&cache, Vec::new());
+            let passed = pages.next_into(&mut |_, _| true, &mut watch).unwrap().read().unwrap();
+            left -= passed.unwrap().pairs;
+            last = watch.1[0];
+            let known = 250 - left + left.min(SLICE);
+            assert!(left == 0 || (known - 2..=known).contains(&last), "{last} with {left} left");
+        }
+        assert!(last <= 250, "{last}");
+        assert_eq!(cache.take_waited(), 100);
+        // What memory holds is not requested.
+        cache.holds_all.store(true, Ordering::Relaxed);
+        let before = cache.requests();
+        let mut watch = Watch(&cache, Vec::new());
+        view.scan_into(&options, &mut |_, _| true, &mut watch).unwrap().read().unwrap();
         assert_eq!(cache.requests(), before);
     }
 }

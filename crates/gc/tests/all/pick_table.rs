@@ -58,7 +58,10 @@ tiers=1000 files=1:100/100,2:700/300,3:700/300,4:700/300 credit=1000 => relocate
 # recycled segments are space too: the surplus is dropped before anything live is moved
 tiers=1000 files=1:1000/1000 free=4x200 => idle
 tiers=1000 files=1:900/100,2:900/900 free=4x100 credit=1000 => drop 3 free
-tiers=1000 files=1:900/100,2:1200/900 free=2x50 credit=1000 => drop 2 free
+# but an eighth of the live bytes, and one at least, waits for the next writes
+tiers=1000 files=1:900/100,2:1200/900 free=2x50 credit=1000 => relocate 1
+tiers=1000 files=1:900/100,2:1200/900 free=2x50 credit=1000 idle=5 => drop 2 free
+tiers=1000 files=1:900/100,2:1200/900 free=2x800 credit=1000 => drop 1 free
 tiers=10 files=1:100/0h free=2x128 => drop 1 free
 tiers=1000 files=1:1000/1000 free=4x500 failed => drop 3 free
 # the budget is spent: wait, until the hard limit

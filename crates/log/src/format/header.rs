@@ -40,6 +40,7 @@ pub(crate) struct SegmentHeader {
     pub previous: FileId,
     pub previous_end: u32,
     pub chain: u32,
+    /// Whether the segment began in blocks that count as written: after its end may be old frames or zeros.
     pub recycled: bool,
     /// Random number that the checksums of the segment's frames cover; `None` in format 1.
     pub salt: Option<u64>,

@@ -14,8 +14,9 @@ use crate::dir::{Dir, Name};
 use crate::encode::Staged;
 use crate::format::Item;
 use crate::format::frame::FRAME_HEADER_BYTES;
-use crate::read::{EntryCache, LongReads};
+use crate::read::EntryCache;
 use crate::read_pool::ReadPool;
+use crate::read_share::{LongReads, ScatteredReads};
 use crate::region::Regions;
 use crate::segment::damaged_payloads::{self, Passes};
 use crate::segment::scan::{self, End, ItemSink, SegmentReader, TailState};
@@ -73,6 +74,7 @@ fn open_passing(
         cache: EntryCache::new(options.entry_cache_bytes_max),
         read_pool: ReadPool::default(),
         long_reads: LongReads::default(),
+        scattered_reads: ScatteredReads::default(),
         poison: Default::default(),
         has_replicas: from.checkpointed.is_some(),
         counters: Default::default(),
@@ -327,7 +329,8 @@ fn create(shared: &Shared, from: &RecoverFrom) -> Result<Appender> {
     let id = shared.allocate_file();
     let mut buffer = AlignedBuf::in_large_pages();
     let previous = (FileId(0), End { at: 0, chain: 0 });
-    let how = Begin { dir: &shared.dir, id, recycle: None, previous, carried: &[] };
+    let how =
+        Begin { dir: &shared.dir, id, recycle: None, zeroed_bytes: 0, previous, carried: &[] };
     let begun = begin(&how, &mut buffer)?;
     shared.catalog.write().insert(id, active_meta(id, false));
     let inline_max = shared.options.inline_value_bytes_max;

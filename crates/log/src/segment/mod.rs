@@ -2,7 +2,8 @@
 //!
 //! Creation of a segment. Header and carried regions are written and synced under a name that is
 //! not a segment's, then the file is renamed, then the directory is synced, then the first batch is
-//! written. A crash therefore leaves either no segment or a complete empty one, and the old frames
+//! written. Its blocks are those of a freed segment, or zeros that no device wrote, or come with its batches.
+//! A crash therefore leaves either no segment or a complete empty one, and the old frames
 //! of a freed segment belong to another file.
 
 pub(crate) mod chunks;
@@ -28,12 +29,16 @@ pub(crate) struct Begun {
     pub origin: Origin,
     pub end: End,
     pub written_bytes: u64,
+    /// Whether its blocks count as written: those of a freed segment, or zeros.
+    pub recycled: bool,
 }
 
 pub(crate) struct Begin<'a> {
     pub dir: &'a Dir,
     pub id: FileId,
     pub recycle: Option<FileId>,
+    /// Length that a segment gets at once without a freed one, if the device has zeros for it; 0 for none.
+    pub zeroed_bytes: u64,
     pub previous: (FileId, End),
     pub carried: &'a [CarriedRegion],
 }
@@ -77,6 +82,7 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
     if how.recycle.is_none() && file.len()? > 0 {
         file.set_len(0)?;
     }
+    let recycled = how.recycle.is_some() || is_zeroed(how, &*file)?;
     let block_bytes = file.block_bytes().unwrap_or(BLOCK_BYTES_MIN).max(BLOCK_BYTES_MIN) as u32;
     let salt = Some(how.dir.vfs.random()?);
     let header = SegmentHeader {
@@ -86,7 +92,7 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
         previous: how.previous.0,
         previous_end: how.previous.1.at,
         chain: how.previous.1.chain,
-        recycled: how.recycle.is_some(),
+        recycled,
         salt,
     };
     let origin = Origin { store: how.dir.store, salt };
@@ -99,7 +105,29 @@ fn write(how: &Begin<'_>, file: Arc<dyn VfsFile>, buffer: &mut AlignedBuf) -> Re
     // bug log.skip_header_sync: skip
     file.sync_data()?;
     let end = End { at: buffer.len() as u32, chain: crc };
-    Ok(Begun { file, block_bytes, origin, end, written_bytes: buffer.len() as u64 })
+    Ok(Begun { file, block_bytes, origin, end, written_bytes: buffer.len() as u64, recycled })
+}
+
+/// Part of the free space that a segment without content takes at most: what the store counts as free
+/// falls by as much at once, and the files of garbage collection need room beside it.
+const ZEROED_OF_FREE: u64 = 16;
+
+/// Gives a new segment its whole length in zeros, so that a sync in it commits no metadata, as in the
+/// blocks of a freed one. Returns false, and leaves the file empty, where that is not to be had.
+///
+/// Invariant: a device without room for a segment of zeros takes one that grows.
+/// Test: `a_new_segment_is_zeroes_where_the_device_has_them_and_room_for_many`.
+fn is_zeroed(how: &Begin<'_>, file: &dyn VfsFile) -> Result<bool> {
+    let bytes = how.zeroed_bytes;
+    let free_bytes = how.dir.vfs.free_bytes(&how.dir.path).unwrap_or(0);
+    // bug log.zeroes_fill_the_device: never
+    if bytes == 0 || free_bytes / ZEROED_OF_FREE < bytes {
+        return Ok(false);
+    }
+    match file.write_zeroes(bytes) {
+        Err(Error::NoSpace(_)) => file.set_len(0).map(|()| false),
+        done => done,
+    }
 }
 
 fn put_first_frame(

@@ -103,6 +103,15 @@ fn check(disk: &SimVfs, run: &Run, what: &str) {
 
 #[test]
 fn every_crash_point_keeps_what_was_acknowledged() {
+    every_crash_point(disk);
+}
+
+#[test]
+fn every_crash_point_in_segments_of_zeroes_keeps_what_was_acknowledged() {
+    every_crash_point(zeroing_disk);
+}
+
+fn every_crash_point(disk: fn(u64) -> SimVfs) {
     let whole = disk(5);
     let mut run = Run::default();
     script(&whole, &mut run).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use stele_log::{Log, LogOptions, RecoverFrom};
-use stele_simulated_disk::{Fault, SimVfs};
+use stele_simulated_disk::{Fault, SimOptions, SimVfs};
 use stele_types::{Error, FileId, HardState, LogIndex, Mark, Record, RegionId, Term};
 use stele_vfs::Vfs;
 
@@ -143,6 +143,45 @@ fn a_new_segment_whose_name_is_in_doubt_stops_the_log_and_loses_nothing() {
         (1..=index).for_each(|index| assert_put(&log, REGION, index, BYTES));
         put(&log, REGION, index + 1, BYTES).unwrap();
     }
+}
+
+#[test]
+fn a_new_segment_is_zeroes_where_the_device_has_them_and_room_for_many() {
+    const SEGMENT: u64 = 16 << 10;
+    let fill = |disk: &SimVfs| {
+        let (log, _) = open(disk);
+        (1..=60).for_each(|index| drop(put(&log, REGION, index, 900).unwrap()));
+        let stats = log.stats();
+        assert!(stats.rolls >= 3 && stats.recycled == 0, "{stats:?}");
+        // The first batch of a segment.
+        let mut last = 60;
+        while log.stats().rolls == stats.rolls {
+            last += 1;
+            put(&log, REGION, last, 900).unwrap();
+        }
+        let stats = log.stats();
+        let head = disk.file_bytes(segment_path(log.head().file)).unwrap();
+        drop(log);
+        disk.crash_now();
+        let disk = disk.restart(9);
+        let (log, _) = open(&disk);
+        (1..=last).for_each(|index| assert_put(&log, REGION, index, 900));
+        // What was removed is reused before new blocks are taken.
+        truncate(&log, REGION, last).unwrap();
+        log.remove(FileId(2)).unwrap();
+        (last + 1..=last + 20).for_each(|index| drop(put(&log, REGION, index, 900).unwrap()));
+        assert_eq!(log.stats().recycled, 1);
+        (stats.zeroed == stats.rolls, stats.zeroed, head)
+    };
+    let (is_all, _, head) = fill(&zeroing_disk(1));
+    assert!(is_all && head == SEGMENT, "{head}");
+    let (_, zeroed, head) = fill(&disk(1));
+    assert!(zeroed == 0 && head < SEGMENT, "{head}");
+    // With less room than for many the segment grows, and the device is full later.
+    let options = SimOptions { seed: 1, block_bytes: Some(512), ..SimOptions::default() };
+    let capacity_bytes = Some(15 * SEGMENT);
+    let small = SimVfs::new(SimOptions { writes_zeroes: true, capacity_bytes, ..options });
+    assert_eq!(fill(&small).1, 0);
 }
 
 fn keys_with(log: &Log, prefix: &[u8]) -> usize {

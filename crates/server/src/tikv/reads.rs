@@ -199,7 +199,12 @@ impl ScanBounds {
     fn options(&self, range: &KeyRange) -> ScanOptions {
         let range = self.family.engine_range(range);
         let Self { limit, keys_only, order, .. } = *self;
-        ScanOptions { range, order, limit, bytes_max: PAGE_BYTES_MAX, keys_only }
+        ScanOptions {
+            order,
+            bytes_max: PAGE_BYTES_MAX,
+            keys_only,
+            ..ScanOptions::new(range, limit)
+        }
     }
 }
 

@@ -1,16 +1,18 @@
 //! An open file of the machine, and the alignment that direct I/O needs on it.
 
+use super::batch::KernelFile;
 use super::or_current_dir;
 use super::queue::{Queue, Queues, Write};
+use super::zeroes::Zeroes;
 use crate::aligned::{MEMORY_ALIGN_BYTES, check_direct};
 use crate::{AlignedBuf, FsKind, Meter, VfsFile};
 use parking_lot::Mutex;
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags, StatFs, StatxFlags};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Cause, Error, Result};
@@ -30,6 +32,7 @@ pub(super) struct RealFile {
     pub meter: Arc<Meter>,
     pub queues: Arc<Queues>,
     pub queue: Mutex<Option<Queue>>,
+    pub zeroes: Arc<Zeroes>,
 }
 
 impl RealFile {
@@ -40,8 +43,7 @@ impl RealFile {
     /// Writes all bytes. Continues after partial writes (a signal, a nearly full device).
     fn write_one(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
-            let written =
-                rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, offset))?;
+            let written = retry_on_intr(|| rustix::io::pwrite(&self.file, bytes, offset))?;
             bytes = bytes.get(written..).filter(|_| written > 0).ok_or(io::ErrorKind::WriteZero)?;
             offset += written as u64;
         }
@@ -77,8 +79,7 @@ impl RealFile {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let some = &rest[..rest.len().min(BUFFERS_MAX)];
-            let written =
-                rustix::io::retry_on_intr(|| rustix::io::pwritev(&self.file, some, offset))?;
+            let written = retry_on_intr(|| rustix::io::pwritev(&self.file, some, offset))?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -185,8 +186,7 @@ impl VfsFile for RealFile {
     fn sync_data(&self) -> Result<()> {
         // Success means durable, including the length: counted only after the device confirmed.
         // bug vfs.skip_data_sync: return Ok(());
-        rustix::io::retry_on_intr(|| rustix::fs::fdatasync(&self.file))
-            .map_err(|e| self.error("sync", e))?;
+        retry_on_intr(|| rustix::fs::fdatasync(&self.file)).map_err(|e| self.error("sync", e))?;
         self.meter.count_sync();
         Ok(())
     }
@@ -196,10 +196,18 @@ impl VfsFile for RealFile {
             return Ok(());
         }
         let keep = FallocateFlags::KEEP_SIZE;
-        match rustix::io::retry_on_intr(|| rustix::fs::fallocate(&self.file, keep, 0, bytes)) {
+        match retry_on_intr(|| rustix::fs::fallocate(&self.file, keep, 0, bytes)) {
             Err(e) if e != Errno::OPNOTSUPP && e != Errno::NOSYS => Err(self.error("allocate", e)),
             _ => Ok(()),
         }
+    }
+
+    fn write_zeroes(&self, bytes: u64) -> Result<bool> {
+        let device = self.file.metadata().map_err(|e| self.error("stat", e))?.dev();
+        let done = self.zeroes.write(device, |flags| {
+            retry_on_intr(|| rustix::fs::fallocate(&self.file, flags, 0, bytes))
+        });
+        done.map_err(|e| self.error("write zeroes", e))
     }
 
     fn set_len(&self, bytes: u64) -> Result<()> {
@@ -216,6 +224,11 @@ impl VfsFile for RealFile {
 
     fn path(&self) -> &Path {
         &self.path
+    }
+
+    fn kernel_file(&self) -> Option<KernelFile<'_>> {
+        let Self { file, queues, meter, .. } = self;
+        self.block_bytes.map(|_| KernelFile { file, queues, meter })
     }
 }
 

@@ -1,9 +1,12 @@
 //! The machine's file system (Linux).
 
+mod batch;
 mod clock;
 mod file;
 mod queue;
+mod zeroes;
 
+pub use batch::{BatchRead, KernelFile, ReadBatch};
 pub use clock::SystemClock;
 
 use crate::{
@@ -21,6 +24,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use stele_types::{Error, Place, Result};
+use zeroes::Zeroes;
 
 /// Unit of `st_blocks`.
 const STAT_BLOCK_BYTES: u64 = 512;
@@ -30,6 +34,7 @@ const STAT_BLOCK_BYTES: u64 = 512;
 pub struct RealVfs {
     meter: Arc<Meter>,
     queues: Arc<Queues>,
+    zeroes: Arc<Zeroes>,
 }
 
 #[derive(Debug)]
@@ -137,7 +142,8 @@ impl Vfs for RealVfs {
         }
         let meter = Arc::clone(&self.meter);
         let (path, queues, queue) = (path.to_path_buf(), self.queues.clone(), Mutex::new(None));
-        Ok(Arc::new(RealFile { file, path, block_bytes, meter, queues, queue }))
+        let zeroes = self.zeroes.clone();
+        Ok(Arc::new(RealFile { file, path, block_bytes, meter, queues, queue, zeroes }))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {

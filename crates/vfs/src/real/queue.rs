@@ -1,6 +1,7 @@
-//! Asynchronous writes, and concurrent parts of a long read: the kernel's queue for direct I/O
-//! (Linux AIO). It accepts a write to existing blocks without waiting for the device, needs no
-//! thread, and is available also where containers may not use `io_uring`.
+//! Asynchronous writes, concurrent parts of a long read, and many reads at once: the kernel's queue for
+//! direct I/O (Linux AIO). It accepts a write to existing blocks without waiting for the device, takes
+//! many operations with one call, needs no thread, and is available also where containers may not use
+//! `io_uring`.
 
 use crate::AlignedBuf;
 use parking_lot::Mutex;
@@ -9,8 +10,11 @@ use std::io;
 use std::os::fd::AsRawFd;
 use stele_types::Cause;
 
-/// Maximum operations in flight per queue; the caller does any further ones itself.
+/// Maximum operations in flight of a queue for writes or a long read; the caller does any further ones
+/// itself.
 const IN_FLIGHT_MAX: usize = 32;
+/// The same of a queue for many reads: as many as the queue of a device holds (`nr_requests`).
+pub(super) const MANY_IN_FLIGHT_MAX: usize = 256;
 
 /// `IOCB_CMD_PREAD` and `IOCB_CMD_PWRITE` of `linux/aio_abi.h`.
 const PREAD: u16 = 0;
@@ -54,38 +58,69 @@ pub(super) struct Write {
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     idle: Mutex<Vec<Queue>>,
+    idle_long: Mutex<Vec<Queue>>,
 }
 
 impl Queues {
     /// Takes an idle queue or creates one. Returns `None` when the system provides none.
     pub(super) fn take(&self) -> Option<Queue> {
         let idle = self.idle.lock().pop();
-        idle.or_else(Queue::new)
+        idle.or_else(|| Queue::new(IN_FLIGHT_MAX))
+    }
+
+    /// [`Queues::take`] of a queue for many reads.
+    pub(super) fn take_long(&self) -> Option<Queue> {
+        let idle = self.idle_long.lock().pop();
+        idle.or_else(|| Queue::new(MANY_IN_FLIGHT_MAX))
     }
 
     pub(super) fn put_back(&self, queue: Queue) {
-        self.idle.lock().push(queue);
+        let idle = if queue.in_flight_max == IN_FLIGHT_MAX { &self.idle } else { &self.idle_long };
+        idle.lock().push(queue);
     }
 }
 
-/// Writes of one file in flight, or a read. The queue owns the memory of writes until the kernel is
+/// Writes of one file in flight, or reads. The queue owns the memory of writes until the kernel is
 /// done with it.
 #[derive(Debug)]
 pub(super) struct Queue {
     context: libc::c_ulong,
+    in_flight_max: usize,
     writes: Vec<Write>,
     /// Result of each submitted operation: bytes, or a negative error number.
     results: Vec<i64>,
     in_flight: usize,
 }
 
+/// Read of a part of a file into memory.
+#[derive(Debug)]
+pub(super) struct Read<'a> {
+    pub file: &'a File,
+    pub memory: *mut u8,
+    pub bytes: usize,
+    pub offset: u64,
+}
+
+impl Read<'_> {
+    fn control(&self) -> Control {
+        Control {
+            operation: PREAD,
+            file: self.file.as_raw_fd() as u32,
+            memory: self.memory.addr() as u64,
+            bytes: self.bytes as u64,
+            offset: self.offset as i64,
+            ..Control::default()
+        }
+    }
+}
+
 impl Queue {
-    fn new() -> Option<Self> {
+    fn new(in_flight_max: usize) -> Option<Self> {
         let mut context: libc::c_ulong = 0;
         // SAFETY: the kernel writes the one number that `context` has room for.
-        let made = unsafe { libc::syscall(libc::SYS_io_setup, IN_FLIGHT_MAX, &raw mut context) };
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, in_flight_max, &raw mut context) };
         let (writes, results) = (Vec::new(), Vec::new());
-        (made == 0).then_some(Self { context, writes, results, in_flight: 0 })
+        (made == 0).then_some(Self { context, in_flight_max, writes, results, in_flight: 0 })
     }
 
     /// Starts a write. Returns it in `Err` when it was not submitted.
@@ -101,7 +136,7 @@ impl Queue {
         // SAFETY: the part's memory is initialised, and neither freed, moved nor written before the
         // event: `self.writes` owns it and releases it only in `finish`, which waits for all
         // events.
-        if !unsafe { self.submit(control) } {
+        if unsafe { self.submit(&mut [control]) } == 0 {
             return Err(write);
         }
         self.writes.push(write);
@@ -124,23 +159,17 @@ impl Queue {
         offset: u64,
         part_bytes: usize,
     ) -> usize {
-        let mut wanted = Vec::new();
+        let (mut controls, mut wanted) = (Vec::new(), Vec::new());
+        let mut at = offset;
         for part in memory.chunks_mut(part_bytes) {
-            let control = Control {
-                operation: PREAD,
-                file: file.as_raw_fd() as u32,
-                memory: part.as_mut_ptr().addr() as u64,
-                bytes: part.len() as u64,
-                offset: (offset + (wanted.len() * part_bytes) as u64) as i64,
-                ..Control::default()
-            };
-            // SAFETY: the part is borrowed mutably until this function returns, which is after all
-            // events, or never.
-            if !unsafe { self.submit(control) } {
-                break;
-            }
-            wanted.push(part.len());
+            let (memory, bytes) = (part.as_mut_ptr(), part.len());
+            controls.push(Read { file, memory, bytes, offset: at }.control());
+            wanted.push(bytes);
+            at += bytes as u64;
         }
+        // SAFETY: the parts are borrowed mutably until this function returns, which is after all events,
+        // or never.
+        unsafe { self.submit(&mut controls) };
         // On return the kernel could still write to memory that is no longer borrowed.
         let Ok(results) = self.wait() else { std::process::abort() };
         let mut got = 0;
@@ -154,32 +183,50 @@ impl Queue {
         got
     }
 
-    /// Submits an operation. Returns `false` when the kernel did not accept it.
+    /// Submits the first of some reads, as many as the queue has room for, with one call. Returns their
+    /// number.
     ///
     /// # Safety
-    /// Only the kernel may use the memory that `control` names (for a write, others may read it)
-    /// until [`Queue::wait`] has returned.
-    unsafe fn submit(&mut self, mut control: Control) -> bool {
-        if self.results.len() >= IN_FLIGHT_MAX {
-            return false;
-        }
-        control.data = self.results.len() as u64;
-        let one: libc::c_long = 1;
-        let mut controls = [&raw mut control];
-        // SAFETY: the kernel copies `control` before it returns; the caller guarantees the memory.
-        let submitted =
-            unsafe { libc::syscall(libc::SYS_io_submit, self.context, one, controls.as_mut_ptr()) };
-        if submitted != 1 {
-            return false;
-        }
-        self.results.push(0);
-        self.in_flight += 1;
-        true
+    /// Only the kernel may use the memory of the reads until [`Queue::wait`] has returned.
+    pub(super) unsafe fn start_reads<'a>(
+        &mut self,
+        reads: impl Iterator<Item = Read<'a>>,
+    ) -> usize {
+        let mut controls: Vec<Control> =
+            reads.take(self.in_flight_max).map(|read| read.control()).collect();
+        // SAFETY: the caller guarantees the memory.
+        unsafe { self.submit(&mut controls) }
     }
 
-    /// Waits for all submitted operations. Returns their results.
-    fn wait(&mut self) -> io::Result<Vec<i64>> {
-        let mut events = [Event::default(); IN_FLIGHT_MAX];
+    /// Submits the first of some operations, as many as the kernel accepts. Returns their number.
+    ///
+    /// # Safety
+    /// Only the kernel may use the memory that `controls` name (for a write, others may read it)
+    /// until [`Queue::wait`] has returned.
+    unsafe fn submit(&mut self, controls: &mut [Control]) -> usize {
+        let room = self.in_flight_max.saturating_sub(self.results.len());
+        let first = self.results.len();
+        let number = |(n, control): (usize, &mut Control)| {
+            control.data = (first + n) as u64;
+            &raw mut *control
+        };
+        let mut controls: Vec<*mut Control> =
+            controls.iter_mut().take(room).enumerate().map(number).collect();
+        if controls.is_empty() {
+            return 0;
+        }
+        let (count, from) = (controls.len(), controls.as_mut_ptr());
+        // SAFETY: the kernel copies the controls before it returns; the caller guarantees the memory.
+        let submitted = unsafe { libc::syscall(libc::SYS_io_submit, self.context, count, from) };
+        let submitted = usize::try_from(submitted).unwrap_or(0);
+        self.results.resize(first + submitted, 0);
+        self.in_flight += submitted;
+        submitted
+    }
+
+    /// Waits for all submitted operations. Returns their results, in the order of submission.
+    pub(super) fn wait(&mut self) -> io::Result<Vec<i64>> {
+        let mut events = [Event::default(); MANY_IN_FLIGHT_MAX];
         while self.in_flight > 0 {
             let (least, most) = (self.in_flight, events.len());
             let forever: *mut libc::timespec = std::ptr::null_mut();

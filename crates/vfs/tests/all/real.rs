@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_simulated_disk::SimVfs;
 use stele_types::{Cause, Clock, Error, Result};
-use stele_vfs::{AlignedBuf, Create, FsKind, Open, PinState, RealVfs, SystemClock, Vfs, VfsFile};
+use stele_vfs::{
+    AlignedBuf, BatchRead, Create, FsKind, Open, PinState, ReadBatch, RealVfs, SystemClock, Vfs,
+    VfsFile,
+};
 
 struct TempDir(PathBuf);
 
@@ -146,6 +149,58 @@ fn a_long_direct_read_gets_each_part_in_its_place_and_ends_with_the_file() {
 }
 
 #[test]
+fn reads_of_a_batch_come_to_their_places_however_many_they_are() {
+    const BLOCK: usize = 4096;
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    let content = |file: u8, block: usize| (block % 251) as u8 ^ (file << 7);
+    let files: Vec<_> = (0..2)
+        .map(|number| {
+            let path = dir.path(&format!("f{number}"));
+            let bytes: Vec<u8> =
+                (0..600).flat_map(|block| [content(number, block); BLOCK]).collect();
+            write(&vfs.open(&path, Open::CREATE).unwrap(), &bytes, 0).unwrap();
+            vfs.open(&path, Open { direct: true, ..Open::READ }).unwrap()
+        })
+        .collect();
+    // The last one ends after the file.
+    for count in [1, 2, 100, 256, 257, 599, 600] {
+        let reads: Vec<BatchRead> = (0..count)
+            .map(|n| BatchRead {
+                file: files[n % 2].clone(),
+                offset: (n * 7 % 600 * BLOCK) as u64,
+                bytes: if n == 599 { 9 * BLOCK } else { BLOCK },
+            })
+            .collect();
+        let memory = AlignedBuf::zeroed((count + 9) * BLOCK);
+        let before = vfs.meter().snapshot();
+        let Ok(batch) = ReadBatch::start(reads.clone(), memory) else {
+            assert!(files[0].block_bytes().is_none(), "only where nothing bypasses the cache");
+            return;
+        };
+        let (memory, got) = batch.finish();
+        assert_eq!(vfs.meter().snapshot().since(&before).reads, count as u64);
+        let mut begin = 0;
+        for (n, (read, got)) in reads.iter().zip(got).enumerate() {
+            let first = n * 7 % 600;
+            assert_eq!(got.unwrap(), read.bytes.min((600 - first) * BLOCK), "{n} of {count}");
+            assert_eq!(memory[begin..begin + BLOCK], [content(n as u8 % 2, first); BLOCK]);
+            begin += read.bytes;
+        }
+    }
+    // One that is not awaited, one that cannot be read, and files that the kernel is not to read.
+    let read = |offset| BatchRead { file: files[0].clone(), offset, bytes: BLOCK };
+    drop(ReadBatch::start(vec![read(0), read(8192)], AlignedBuf::zeroed(2 * BLOCK)).unwrap());
+    let odd = ReadBatch::start(vec![read(1), read(0)], AlignedBuf::zeroed(2 * BLOCK)).unwrap();
+    let (_, got) = odd.finish();
+    assert!(got[0].is_err() && got[1].as_ref().is_ok_and(|&got| got == BLOCK));
+    assert!(ReadBatch::start(vec![read(0); 2], AlignedBuf::zeroed(BLOCK)).is_err());
+    let cached = vfs.open(&dir.path("f0"), Open::READ).unwrap();
+    let of_cached = BatchRead { file: cached, offset: 0, bytes: BLOCK };
+    assert!(ReadBatch::start(vec![read(0), of_cached], AlignedBuf::zeroed(2 * BLOCK)).is_err());
+}
+
+#[test]
 fn writes_go_on_while_their_caller_does() {
     let dir = TempDir::new();
     let vfs = RealVfs::new();
@@ -211,6 +266,26 @@ fn allocating_keeps_the_length_and_counts_as_used() {
     assert!(entry.allocated_bytes == 0 || entry.allocated_bytes >= 1 << 20);
     file.set_len(10).unwrap();
     assert_eq!(file.len().unwrap(), 10);
+}
+
+#[test]
+fn zeroes_that_count_as_written_are_there_or_are_refused_and_change_nothing() {
+    const BYTES: usize = 1 << 20;
+    let dir = TempDir::new();
+    let vfs = RealVfs::new();
+    for name in ["a", "b"] {
+        let file = vfs.open(&dir.path(name), Open { direct: true, ..Open::CREATE }).unwrap();
+        let written = file.write_zeroes(BYTES as u64).unwrap();
+        println!("the device writes zeroes without a transfer: {written}");
+        let allocated = vfs.list(&dir.0).unwrap().pop().unwrap().allocated_bytes;
+        let expected = if written { BYTES as u64 } else { 0 };
+        assert_eq!((file.len().unwrap(), allocated), (expected, expected));
+        let mut back = AlignedBuf::zeroed(BYTES);
+        back.fill(7);
+        assert_eq!(file.read_at(&mut back, 0).unwrap() as u64, expected);
+        assert!(back[..expected as usize].iter().all(|&byte| byte == 0));
+        assert_eq!(vfs.meter().snapshot().total(), 0);
+    }
 }
 
 #[test]

@@ -234,6 +234,7 @@ impl<'f, F: Factory> Player<'f, F> {
             limit: limit as usize,
             bytes_max: bytes_max as usize,
             keys_only,
+            wanted: 2 * limit as usize,
         };
         let (view, model) = (self.subject.engine.view()?, self.model.view()?);
         ensure_eq!(shapes(&view.scan(&options)?), shapes(&model.scan(&options)?), "scan");

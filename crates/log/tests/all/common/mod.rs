@@ -34,6 +34,12 @@ pub(crate) fn disk(seed: u64) -> SimVfs {
     SimVfs::new(SimOptions { seed, block_bytes: Some(512), ..SimOptions::default() })
 }
 
+/// Returns a disk that writes zeroes, so that no segment but the first grows.
+pub(crate) fn zeroing_disk(seed: u64) -> SimVfs {
+    let options = SimOptions { seed, block_bytes: Some(512), ..SimOptions::default() };
+    SimVfs::new(SimOptions { writes_zeroes: true, ..options })
+}
+
 pub(crate) fn refused(disk: &SimVfs) -> Error {
     match open_with(disk, options(), RecoverFrom::default()) {
         Ok((_, recovery)) => panic!("opened: {recovery:?}"),

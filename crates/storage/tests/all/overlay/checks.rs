@@ -107,6 +107,7 @@ impl Case<'_> {
             limit: limits[prng.below(8) as usize],
             bytes_max: bytes_max[prng.below(8) as usize],
             keys_only: prng.below(4) == 0,
+            wanted: 0,
         }
     }
 
