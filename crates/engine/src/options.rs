@@ -26,6 +26,9 @@ pub struct Options {
     pub segment_bytes_max: u64,
     /// Freed segments kept for reuse: blocks written before need no metadata commit. Default 4.
     pub recycle_segments_max: usize,
+    /// Bytes of log segments that stay for readers of regions' logs ([`stele_log::Log::pin`]), unless the
+    /// store is short of space. Default 0.
+    pub history_bytes_max: u64,
     /// Write the log past the page cache. Default on; off where the file system refuses it, or writes
     /// through the page cache all the same (btrfs, tmpfs).
     pub direct_io: bool,
@@ -79,6 +82,7 @@ impl Default for Options {
             store: None,
             segment_bytes_max: 128 << 20,
             recycle_segments_max: 4,
+            history_bytes_max: 0,
             direct_io: true,
             entry_cache_bytes_max: 0,
             value_cache_bytes_max: 64 << 20,
@@ -112,6 +116,7 @@ impl Options {
         };
         within("segment_bytes_max", self.segment_bytes_max, 64 << 10, 2 << 30)?;
         within("recycle_segments_max", self.recycle_segments_max as u64, 0, 1024)?;
+        within("history_bytes_max", self.history_bytes_max, 0, 1 << 44)?;
         let inline_max = INLINE_VALUE_BYTES_MAX as u64;
         within("inline_value_bytes_max", self.inline_value_bytes_max as u64, 0, inline_max)?;
         within("memtable_bytes_max", self.memtable_bytes_max as u64, 4 << 10, 4 << 30)?;
@@ -163,6 +168,7 @@ impl Options {
             store,
             segment_bytes_max: self.segment_bytes_max,
             recycle_segments_max: self.recycle_segments_max,
+            history_bytes_max: self.history_bytes_max,
             direct: self.direct_io,
             entry_cache_bytes_max: self.entry_cache_bytes_max,
             inline_value_bytes_max: self.inline_value_bytes_max,

@@ -298,6 +298,7 @@ impl Work {
             is_segment,
             is_uncommitted: unreferenced && (is_output || !seen.was_committed),
             is_wanted_by_raft: info.wanted_by_raft,
+            is_pinned_by_reader: info.is_pinned,
             live_records,
             dead_since: seen.dead_since,
             created_since: seen.created_since,

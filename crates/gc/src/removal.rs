@@ -25,6 +25,8 @@ pub(crate) struct FileStatus<'a> {
     pub is_uncommitted: bool,
     /// A region's log needs an entry in it.
     pub is_wanted_by_raft: bool,
+    /// It stays for a reader of a region's log.
+    pub is_pinned_by_reader: bool,
     /// A removal of it failed, because what must outlive it could not be read.
     pub is_unremovable: bool,
     /// A job that was to empty it ran out of space recently.
@@ -57,6 +59,10 @@ pub(crate) fn held_when_dead(status: &FileStatus<'_>) -> Option<Held> {
     // bug gc.reclaim_ignoring_raft: never
     if status.is_wanted_by_raft {
         return Some(Held::Raft);
+    }
+    // bug gc.reclaim_ignoring_readers: never
+    if status.is_pinned_by_reader {
+        return Some(Held::Reader);
     }
     None
 }
@@ -161,6 +167,7 @@ mod tests {
         is_below_checkpoint: true,
         is_uncommitted: false,
         is_wanted_by_raft: false,
+        is_pinned_by_reader: false,
         is_unremovable: false,
         has_failed: false,
         live_records: 0,
@@ -179,6 +186,7 @@ mod tests {
         );
         assert_eq!(held(&FileStatus { is_uncommitted: true, ..DEAD }), Some(Held::Job));
         assert_eq!(held(&FileStatus { is_wanted_by_raft: true, ..DEAD }), Some(Held::Raft));
+        assert_eq!(held(&FileStatus { is_pinned_by_reader: true, ..DEAD }), Some(Held::Reader));
         assert_eq!(held(&FileStatus { live_records: 1, ..DEAD }), Some(Held::Live));
         let unremovable = FileStatus { is_unremovable: true, ..DEAD };
         assert_eq!(held(&unremovable), Some(Held::Unreadable));

@@ -1,5 +1,6 @@
 //! The files of the log, and what is known of each without reading it.
 
+use crate::history::PinState;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_types::{FileId, Lsn};
 
@@ -10,6 +11,8 @@ pub struct FileList {
     pub changes: u64,
     /// First segment that a region needs.
     pub wanted_from: FileId,
+    /// First segment that stays for readers of regions' logs; `None` if none does.
+    pub pinned_from: Option<FileId>,
     /// The active segment.
     pub head: FileId,
 }
@@ -45,6 +48,8 @@ pub struct ValueFileInfo {
     /// Whether removal would lose untruncated entries of a region, or break the chain of segments
     /// that recovery reads.
     pub wanted_by_raft: bool,
+    /// Whether it stays for a reader of a region's log.
+    pub is_pinned: bool,
     /// Lower bound of the versions in the file.
     pub min_lsn: Lsn,
 }
@@ -120,6 +125,15 @@ impl Catalog {
         self.iter().filter(|(_, meta)| is(meta)).map(|(file, _)| file).collect()
     }
 
+    pub(crate) fn segments_from(
+        &self,
+        from: FileId,
+    ) -> impl DoubleEndedIterator<Item = (FileId, &FileMeta)> {
+        let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
+        let files = self.files.range(from..).map(|(file, meta)| (*file, meta));
+        files.filter(move |(_, meta)| is(meta))
+    }
+
     pub(crate) fn first_segment(&self) -> Option<FileId> {
         let is = |meta: &FileMeta| matches!(meta.kind, FileKind::Segment { .. });
         self.iter().find(|(_, meta)| is(meta)).map(|(file, _)| file)
@@ -139,13 +153,14 @@ impl Catalog {
         values.find(|(_, file)| Some(*file) != without).map(|(oldest, _)| *oldest)
     }
 
-    pub(crate) fn infos(&self, wanted_from: FileId) -> Vec<ValueFileInfo> {
+    pub(crate) fn infos(&self, wanted_from: FileId, pinned: PinState) -> Vec<ValueFileInfo> {
         let info = |(file, meta): (FileId, &FileMeta)| ValueFileInfo {
             file,
             kind: meta.kind,
             bytes: meta.bytes,
             payload_bytes: meta.payload_bytes,
             wanted_by_raft: file >= wanted_from && matches!(meta.kind, FileKind::Segment { .. }),
+            is_pinned: pinned.holds(file) && matches!(meta.kind, FileKind::Segment { .. }),
             min_lsn: meta.min_lsn,
         };
         self.iter().map(info).collect()

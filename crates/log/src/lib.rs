@@ -9,6 +9,7 @@ mod catalog;
 mod dir;
 mod encode;
 mod format;
+mod history;
 pub mod inspect;
 mod iter;
 mod log;
@@ -29,6 +30,7 @@ mod verify;
 mod versions;
 
 pub use catalog::{FileKind, FileList, ValueFileInfo};
+pub use history::{History, HistoryReader, PinState, Pinned};
 pub use iter::LogIter;
 pub use log::{Appended, Log, LogStats, Reserved};
 pub use options::{LogOptions, RecoverFrom, Recovery, Tail};

@@ -3,6 +3,7 @@
 use crate::append::Appender;
 use crate::catalog::{FileList, ValueFileInfo};
 use crate::dir::Dir;
+use crate::history::{HistoryReader, PinState, Pinned};
 use crate::iter::LogIter;
 use crate::read::RecordHeader;
 use crate::read_many::ReadMode;
@@ -339,7 +340,8 @@ impl Log {
 
     /// Returns all files, oldest first.
     pub fn files(&self) -> Vec<ValueFileInfo> {
-        let mut files = self.shared.catalog.read().infos(self.shared.wanted_from());
+        let (wanted_from, pinned) = (self.shared.wanted_from(), self.shared.pins());
+        let mut files = self.shared.catalog.read().infos(wanted_from, pinned);
         let head = self.head();
         let active = files.iter_mut().find(|info| info.file == head.file);
         if let (Some(info), Some(appender)) = (active, self.appender.try_lock()) {
@@ -355,11 +357,34 @@ impl Log {
     /// them. Costs the same however many files there are.
     pub fn file_list(&self) -> (FileList, u64) {
         let wanted_from = self.shared.wanted_from();
+        let pinned_from = self.shared.pins().from;
         let head = self.head();
         let catalog = self.shared.catalog.read();
         let bytes = catalog.get(head.file).map_or(0, |meta| meta.bytes);
-        let list = FileList { changes: catalog.changes(), wanted_from, head: head.file };
+        let list =
+            FileList { changes: catalog.changes(), wanted_from, pinned_from, head: head.file };
         (list, bytes.max(u64::from(head.offset)))
+    }
+
+    /// States what readers of regions' logs need: the entries of these regions above these indexes. From
+    /// then on segments stay for them, within [`LogOptions::history_bytes_max`].
+    pub fn pin(&self, needed: &Pinned) -> Result<PinState> {
+        self.shared.set_needed(needed)
+    }
+
+    /// Returns which segments stay for readers of regions' logs.
+    pub fn pinned(&self) -> PinState {
+        self.shared.pins()
+    }
+
+    /// Changes [`LogOptions::history_bytes_max`].
+    pub fn set_history_bytes_max(&self, bytes_max: u64) {
+        self.shared.set_pinned_bytes_max(bytes_max);
+    }
+
+    /// Returns a reader of the region's committed entries from `next` on.
+    pub fn history(&self, region: RegionId, next: LogIndex) -> HistoryReader {
+        HistoryReader::new(self.shared.clone(), region, next)
     }
 
     /// Returns the number of freed segments that wait for reuse.
@@ -368,7 +393,7 @@ impl Log {
     }
 
     /// Removes a file. The caller has proven that nothing refers to it and no reader holds it.
-    /// Fails with `Invalid` for a segment that Raft still needs.
+    /// Fails with `Invalid` for a segment that Raft or a reader of a region's log still needs.
     pub fn remove(&self, file: FileId) -> Result<()> {
         let _one = self.maintenance.lock();
         remove::remove(&self.shared, file)

@@ -16,6 +16,8 @@ pub struct LogOptions {
     /// Maximum number of freed segments kept for reuse. A sync of reused blocks commits no
     /// metadata.
     pub recycle_segments_max: usize,
+    /// Maximum bytes of sealed segments that stay for readers of regions' logs; 0: none does.
+    pub history_bytes_max: u64,
     /// Bypass the page cache for appends.
     pub direct: bool,
     /// Bytes of memory for the payloads of recent entries; 0 disables the cache.
@@ -34,6 +36,7 @@ impl Default for LogOptions {
             store: StoreId(1),
             segment_bytes_max: 128 << 20,
             recycle_segments_max: 4,
+            history_bytes_max: 0,
             direct: true,
             entry_cache_bytes_max: 16 << 20,
             inline_value_bytes_max: INLINE_VALUE_BYTES_MAX,

@@ -40,6 +40,10 @@ fn remove_segment(shared: &Shared, file: FileId, meta: &FileMeta) -> Result<()> 
         let detail = format!("segment {:08x} holds entries that a region still needs", file.0);
         return Err(Error::invalid(detail));
     }
+    if shared.pins().holds(file) {
+        let detail = format!("segment {:08x} holds entries that a reader still needs", file.0);
+        return Err(Error::invalid(detail));
+    }
     let dir = &shared.dir;
     let bytes = shared.handle(Name::Segment(file))?.len()?;
     // The deletes become durable elsewhere before the segment is removed. Otherwise a rebuild after

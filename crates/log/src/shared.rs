@@ -7,6 +7,7 @@
 
 use crate::catalog::Catalog;
 use crate::dir::{Dir, Name};
+use crate::history::Pins;
 use crate::read::EntryCache;
 use crate::read_pool::ReadPool;
 use crate::read_share::{LongReads, ScatteredReads};
@@ -35,6 +36,7 @@ pub(crate) struct Shared {
     /// rebuilt from values.
     pub has_replicas: bool,
     pub counters: Counters,
+    pub pins: Pins,
     pub free: Mutex<Vec<FileId>, { rank::LOG_FREE }>,
     pub next_file: AtomicU32,
 }

@@ -73,6 +73,8 @@ ranks! {
     LOG_MAINTENANCE,
     /// Active segment of the log; held for a write and its sync.
     LOG_APPENDER,
+    /// What readers of regions' logs need.
+    LOG_PINS,
     /// Files of the log.
     LOG_CATALOG,
     /// Regions and head of the log.

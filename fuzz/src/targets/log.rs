@@ -22,6 +22,7 @@ fn options() -> LogOptions {
         segment_bytes_max: 4 << 10,
         recycle_segments_max: 1,
         direct: false,
+        history_bytes_max: 0,
         entry_cache_bytes_max: 0,
         inline_value_bytes_max: 16,
         handles: Arc::default(),

@@ -381,7 +381,13 @@ impl Store {
             let mut room = self.shared.space.lock_room();
             self.shared.read_room(&mut room, 0)?;
         }
-        self.gc.set_short_of_space(self.shared.space.is_short());
+        let is_short = self.shared.space.is_short();
+        self.gc.set_short_of_space(is_short);
+        // Invariant: a store that is short of space keeps no segment for readers of regions' logs.
+        // Test: `a_store_short_of_space_keeps_nothing_for_readers_of_logs`.
+        // bug engine.readers_fill_the_device: let is_short = false;
+        let history_bytes_max = if is_short { 0 } else { self.shared.options.history_bytes_max };
+        self.shared.log.set_history_bytes_max(history_bytes_max);
         Ok(())
     }
 }

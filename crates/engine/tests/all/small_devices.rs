@@ -284,6 +284,23 @@ fn the_reserve_is_held_by_the_file_system_and_returned_to_what_frees_space() {
     small.check();
 }
 
+#[test]
+fn a_store_short_of_space_keeps_nothing_for_readers_of_logs() {
+    let history_bytes_max = 1 << 40;
+    let mut small = Small::new(64 * MIB, MIB, Options { history_bytes_max, ..options() });
+    for _ in 0..20 {
+        small.put().unwrap();
+        small.maintain();
+    }
+    assert!(small.db.store().log().pinned().bytes > 16 << 20, "all segments stay for readers");
+    let filled = small.fill();
+    let gone: Vec<u32> = small.live.drain(..).collect();
+    small.delete(gone);
+    small.pass(10);
+    assert!(small.fill() >= filled / 2, "{filled}");
+    small.check();
+}
+
 impl Small {
     fn reserve_bytes(&self) -> u64 {
         self.disk.file_bytes(Path::new(DIR).join("RESERVE")).unwrap()

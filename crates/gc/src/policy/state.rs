@@ -31,6 +31,8 @@ pub enum Held {
     Job,
     /// A region's log still needs an entry in it.
     Raft,
+    /// A reader of a region's log needs an entry in it.
+    Reader,
     /// A view may still read it.
     View,
     /// Its removal could not read what must outlive it.
@@ -71,7 +73,8 @@ impl FileState {
     /// Returns the dead bytes that no job can free now: a view, a region's log or a failed read holds
     /// them.
     pub(super) fn stuck_bytes(&self) -> u64 {
-        let is_stuck = matches!(self.held, Some(Held::View | Held::Unreadable | Held::Raft));
+        let is_stuck =
+            matches!(self.held, Some(Held::View | Held::Unreadable | Held::Raft | Held::Reader));
         if is_stuck { self.bytes.saturating_sub(self.live_bytes) } else { 0 }
     }
 }

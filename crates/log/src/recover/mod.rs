@@ -14,6 +14,7 @@ use crate::dir::{Dir, Name};
 use crate::encode::Staged;
 use crate::format::Item;
 use crate::format::frame::FRAME_HEADER_BYTES;
+use crate::history::Pins;
 use crate::read::EntryCache;
 use crate::read_pool::ReadPool;
 use crate::read_share::{LongReads, ScatteredReads};
@@ -78,6 +79,7 @@ fn open_passing(
         poison: Default::default(),
         has_replicas: from.checkpointed.is_some(),
         counters: Default::default(),
+        pins: Pins::new(options.history_bytes_max),
         free: Mutex::new(inventory.free),
         next_file: AtomicU32::new(next_file.0),
         dir: dir.clone(),

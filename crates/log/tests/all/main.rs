@@ -9,6 +9,7 @@ mod damaged_payloads;
 mod device_latency;
 mod faults;
 mod handles;
+mod history;
 mod model;
 mod pipelined_writes;
 mod rolls;

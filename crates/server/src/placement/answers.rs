@@ -39,7 +39,7 @@ impl KnownLeaders {
             return None;
         }
         // bug server.earlier_terms_answer: `term < self.term` is `false`
-        if let Some(term) = term.filter(|&term| term < self.term) {
+        if let Some(term) = term.filter(|term| *term < self.term) {
             return Some(format!(
                 "it answered for the placement group in term {term}, after term {}",
                 self.term

@@ -138,6 +138,7 @@ impl Store {
             store: StoreId(7),
             segment_bytes_max: setup.segment_bytes_max,
             recycle_segments_max: 1,
+            history_bytes_max: 0,
             direct: false,
             entry_cache_bytes_max: 0,
             inline_value_bytes_max: 16,

@@ -22,6 +22,7 @@ pub(crate) fn options() -> LogOptions {
         store: StoreId(0x5713_1e00_1234),
         segment_bytes_max: 16 << 10,
         recycle_segments_max: 2,
+        history_bytes_max: 0,
         direct: true,
         entry_cache_bytes_max: 0,
         inline_value_bytes_max: 16,
