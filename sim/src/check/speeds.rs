@@ -25,8 +25,9 @@ const PAUSE_NANOS_MAX: u64 = 200 * MS;
 /// Time for which the device is slow before its leaders must be gone, and limit after it.
 const SLOW_NANOS: u64 = 10 * SECOND;
 const LEAVE_NANOS: u64 = 5 * SECOND;
-/// Limit for a store that receives snapshots meanwhile. It counts as up to four classes faster, so that its
-/// leaders are not evicted: they move when a minute has passed since the last move of their region.
+/// Limit for a store that receives snapshots meanwhile, or did while its device was slow already. It counts as up to
+/// four classes faster, so that its leaders are not evicted: they move when a minute has passed since the last
+/// move of their region.
 const LEAVE_RECEIVING_NANOS: u64 = 65 * SECOND;
 /// Limit after which a store without clients counts as fast again. The moves that follow a slow device end
 /// within their own limit; until then each of their writes postpones a measurement. Without writes the store
@@ -111,9 +112,11 @@ impl World {
             slot.device.slow_down(SLOWER);
         }
         self.run(SLOW_NANOS);
+        let was_receiving = self.is_receiving(number);
         let has_left = |world: &mut Self| world.led_too_slowly(number).is_empty();
         let left = self.run_until(LEAVE_NANOS, has_left)
-            || self.is_receiving(number) && self.run_until(LEAVE_RECEIVING_NANOS, has_left);
+            || (was_receiving || self.is_receiving(number))
+                && self.run_until(LEAVE_RECEIVING_NANOS, has_left);
         let regions = self.led_too_slowly(number);
         let reasons = self.explained(&regions);
         if let Some(slot) = self.slots.get_mut(&number) {

@@ -38,7 +38,7 @@ impl KnownLeaders {
         if now.0.saturating_sub(self.at.0) > FORGOTTEN_AFTER_MS {
             return None;
         }
-        // bug server.earlier_terms_answer: `term < self.term` is `false`
+        // bug server.earlier_terms_answer: `*term < self.term` is `false`
         if let Some(term) = term.filter(|term| *term < self.term) {
             return Some(format!(
                 "it answered for the placement group in term {term}, after term {}",
