@@ -57,7 +57,7 @@ pub fn pick(state: &State, options: &GcOptions) -> Choice {
     if let Some(choice) = release(state) {
         return choice;
     }
-    if let Some(choice) = drop_free(state, options, kept_free(state)) {
+    if let Some(choice) = drop_free(state, options, state.kept_free_segments()) {
         return choice;
     }
     if state.backing_off {
@@ -264,27 +264,10 @@ fn reclaim(state: &State) -> Option<Choice> {
 fn drop_free(state: &State, options: &GcOptions, kept: usize) -> Option<Choice> {
     let accepted = space_trigger(options) * options.weighed(state.live_bytes()) as f64;
     let accepted = (accepted as u64).max(2 * state.free_segment_bytes);
-    let surplus = state.collectable_bytes().saturating_sub(accepted);
+    let surplus = state.movable_bytes().saturating_sub(accepted);
     let count = surplus.div_ceil(state.free_segment_bytes.max(1)) as usize;
     let count = count.min(state.free_segments.saturating_sub(kept));
     (count > 0).then_some(Choice::DropFree { count })
-}
-
-/// Part of the live bytes that freed segments take at most while they are kept above the accepted space.
-const KEPT_OF_LIVE: u64 = 8;
-/// Seconds without a write after which none is kept.
-const KEPT_IDLE_S: u64 = 5;
-
-/// Returns how many freed segments wait for the next ones of the log, whatever space is accepted: while
-/// there are writes, each of those takes as much space a moment later, and each sync in new blocks commits
-/// metadata. One is kept also if it is more than its part.
-fn kept_free(state: &State) -> usize {
-    if state.idle_s >= KEPT_IDLE_S {
-        return 0;
-    }
-    let part = state.live_bytes() / KEPT_OF_LIVE / state.free_segment_bytes.max(1);
-    // bug gc.freed_segments_are_dropped_at_once: return 0;
-    part.max(1) as usize
 }
 
 /// Handles mostly dead files that only the logs of regions hold: requests truncation, then

@@ -215,6 +215,11 @@ pub enum Choice {
     },
 }
 
+/// Part of the live bytes that freed segments take at most while they are kept above the accepted space.
+const KEPT_OF_LIVE: u64 = 8;
+/// Seconds without a write after which none is kept.
+const KEPT_IDLE_S: u64 = 5;
+
 impl State {
     /// Returns the bytes of all runs.
     pub fn index_bytes(&self) -> u64 {
@@ -229,13 +234,35 @@ impl State {
             + self.other_bytes
     }
 
-    /// Returns the bytes on the device without the dead ones that no job can free now. Invariant: the
-    /// policies and the pressure on writers go by these. What is stuck would otherwise cause live
-    /// values to be moved again and again, in vain.
-    pub(crate) fn collectable_bytes(&self) -> u64 {
+    /// Returns the bytes on the device without the dead ones that no job can free now.
+    pub(crate) fn movable_bytes(&self) -> u64 {
         let stuck: u64 = self.files.sums().stuck_bytes;
         // bug gc.moves_for_what_is_stuck: let stuck = 0;
         self.disk_bytes().saturating_sub(stuck)
+    }
+
+    /// Returns those bytes without the freed segments that are kept. Invariant: the policies and the pressure on
+    /// writers go by these. What is stuck or kept would otherwise cause live values to be moved again and
+    /// again, in vain.
+    pub(crate) fn collectable_bytes(&self) -> u64 {
+        let kept = self.kept_free_segments() as u64 * self.free_segment_bytes;
+        // bug gc.moves_for_what_waits: let kept = 0;
+        self.movable_bytes().saturating_sub(kept)
+    }
+
+    /// Returns how many freed segments wait for the next ones of the log, whatever space is accepted: while
+    /// there are writes, each of those takes as much space a moment later, and each sync in new blocks commits
+    /// metadata. One is kept also if it is more than its part.
+    ///
+    /// Invariant: no value is moved for the space that these take.
+    /// Test: `values_in_key_order_stay_until_a_scan_meets_more_than_four_sorted_files`.
+    pub(crate) fn kept_free_segments(&self) -> usize {
+        if self.idle_s >= KEPT_IDLE_S {
+            return 0;
+        }
+        let part = self.live_bytes() / KEPT_OF_LIVE / self.free_segment_bytes.max(1);
+        // bug gc.freed_segments_are_dropped_at_once: return 0;
+        self.free_segments.min(part.max(1) as usize)
     }
 
     /// Returns the bytes that one job may have to write before it frees any: all runs, and the live

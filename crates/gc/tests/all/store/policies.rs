@@ -239,7 +239,8 @@ fn values_in_key_order_stay_until_a_scan_meets_more_than_four_sorted_files() {
     for first in 0..4 {
         update_each_sixth(&mut store, first, 1);
         let moved = sort_by_scans(&mut store);
-        assert!(moved <= bytes / 4, "{moved} of {bytes} bytes for the values of {first}");
+        let few = bytes / 8..=bytes / 4;
+        assert!(few.contains(&moved), "{moved} of {bytes} bytes for the values of {first}");
     }
     // What users write pays for a sort of everything.
     update_each_sixth(&mut store, 4, 30);
