@@ -18,6 +18,11 @@ pub(crate) fn resident_bytes() -> Result<(u64, u64)> {
     Ok((field(status, "VmRSS:")? << 10, field(status, "VmHWM:")? << 10))
 }
 
+/// Returns the resident memory of another process in bytes, with the pages of files that it maps.
+pub(crate) fn resident_bytes_of(pid: u32) -> Result<u64> {
+    Ok(field(&format!("/proc/{pid}/status"), "VmRSS:")? << 10)
+}
+
 fn field(file: &str, name: &str) -> Result<u64> {
     let text = fs::read_to_string(file).with_context(|| format!("reading {file}"))?;
     let line = text.lines().find_map(|line| line.strip_prefix(name));

@@ -47,6 +47,9 @@ pub(crate) struct System {
     pub device_bytes_per_payload_byte: Option<f64>,
     /// Processor time of all nodes for each operation.
     pub servers_us: Option<f64>,
+    /// Resident memory of the largest node after the last round.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resident_mib: Option<f64>,
     pub ours_to_it: Option<Spread>,
 }
 
@@ -87,6 +90,10 @@ pub(crate) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
                 mean(&it["servers"]["device_bytes_per_payload_byte"])
             }),
             servers_us: of(|it| sum(&it["servers"]["processor_us_per_operation"])),
+            resident_mib: (rounds.iter().rev())
+                .find(|it| it["target"] == **url)
+                .and_then(|it| greatest(&it["servers"]["resident_bytes"]))
+                .map(|bytes| rounded(bytes / f64::from(1 << 20))),
             ours_to_it,
         };
         systems.insert(scheme, system);
@@ -112,6 +119,10 @@ pub(crate) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
 
 fn sum(list: &Value) -> Option<f64> {
     list.as_array()?.iter().map(Value::as_f64).sum()
+}
+
+fn greatest(list: &Value) -> Option<f64> {
+    list.as_array()?.iter().filter_map(Value::as_f64).reduce(f64::max)
 }
 
 fn mean(list: &Value) -> Option<f64> {
@@ -204,8 +215,8 @@ fn clients(load: &Load) -> String {
 pub(super) fn table(lines: &[Kept]) -> String {
     let mut text = String::from(
         "| load | system | operations/s | stele to it | p50 ms | p99 ms | bytes to the device a byte | \
-         processor µs an operation | disk MB/s | rounds | commit |\n\
-         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
+         processor µs an operation | resident MiB | disk MB/s | rounds | commit |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n",
     );
     for line in lines {
         let disk: Vec<String> =
@@ -222,13 +233,14 @@ pub(super) fn table(lines: &[Kept]) -> String {
                 system.device_bytes_per_payload_byte.filter(|_| line.load.workload != "c");
             let _ = writeln!(
                 text,
-                "| {} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {} | {} | {} | {} | {} |",
+                "| {} | {name} | {:.0} | {ratio} | {:.2} | {:.2} | {} | {} | {} | {} | {} | {} |",
                 words(&line.load),
                 system.operations_per_second[1],
                 system.p50_us / 1e3,
                 system.p99_us / 1e3,
                 plain(written, 3),
                 plain(system.servers_us, 0),
+                plain(system.resident_mib, 0),
                 disk.join(", "),
                 line.rounds,
                 line.commit,
@@ -247,7 +259,8 @@ mod tests {
         let round = |scheme: &str, written: f64| {
             json!({"target": format!("{scheme}://a,b,c"), "round": 1, "servers": {
                 "device_bytes_per_payload_byte": [written, written, written],
-                "processor_us_per_operation": [10.0, 20.0, 30.0]}})
+                "processor_us_per_operation": [10.0, 20.0, 30.0],
+                "resident_bytes": [1 << 20, 9 << 20]}})
         };
         let spread = |it: f64| json!({"min": it / 2.0, "median": it, "max": it * 2.0});
         let summary = |it: f64| json!({"operations_per_second": spread(it), "p50_us": spread(500.0), "p99_us": spread(1e7 / it)});
@@ -276,7 +289,7 @@ mod tests {
         assert_eq!(row.ahead, ["64 clients 4.00×"]);
         assert_eq!(slower_tails(std::slice::from_ref(&kept)), Vec::<String>::new());
         let row = "| puts, 1 KiB, 64 clients, 3 nodes | etcd | 1000 | 4.00× (2.00–8.00) | 0.50 | 10.00 | 3.000 | \
-                   60 | 1000, 1000 | 5 | abc |\n";
+                   60 | 9 | 1000, 1000 | 5 | abc |\n";
         assert!(table(&[kept]).contains(row));
         assert!(read("nothing", "", "").is_err());
     }

@@ -88,7 +88,8 @@ pub(super) fn run(
     flags.end()?;
     let mut table = String::from(
         "| load | system | operations/s: least, median, greatest | Stele to it | p50, p99 ms | processor µs an \
-         operation, all servers | bytes to the device a payload byte |\n|---|---|--:|--:|--:|--:|--:|\n",
+         operation, all servers | bytes to the device a payload byte | resident MiB, largest server |\n\
+         |---|---|--:|--:|--:|--:|--:|--:|\n",
     );
     for (number, part) in PARTS.iter().enumerate() {
         servers.regions = part.regions;
@@ -171,11 +172,12 @@ fn rows(part: &Part, kept: &Kept) -> String {
         let _ = writeln!(
             text,
             "| {name} of {kib} KiB, {clients} clients{regions} | {scheme} | {least:.0}, {median:.0}, \
-             {greatest:.0} | {ratio} | {:.2}, {:.2} | {} | {} |",
+             {greatest:.0} | {ratio} | {:.2}, {:.2} | {} | {} | {} |",
             p50_us / 1e3,
             p99_us / 1e3,
             plain(system.servers_us, 1),
             plain(written, 2),
+            plain(system.resident_mib, 0),
         );
     }
     text
@@ -207,7 +209,7 @@ fn gaps(lab: &Path, servers: &Running, sizes: &Sizes) -> Result<String> {
         let gap = longest_gap(&printed).with_context(|| printed.clone())?;
         let _ = writeln!(
             text,
-            "| no answer to {KILL_CLIENTS} clients after a kill | {scheme} | {gap:.1} s | | | | |"
+            "| no answer to {KILL_CLIENTS} clients after a kill | {scheme} | {gap:.1} s | | | | | |"
         );
     }
     Ok(text)
@@ -250,14 +252,15 @@ mod tests {
         let spread = |it: f64| json!({"min": it / 2.0, "median": it, "max": it * 2.0});
         let summary = |it: f64| json!({"operations_per_second": spread(it), "p50_us": spread(500.0), "p99_us": spread(2e3)});
         let round = json!({"target": "tikv://a,b,c", "servers": {
-            "device_bytes_per_payload_byte": [3.0, 3.0, 3.0], "processor_us_per_operation": [1.0, 2.0, 3.0]}});
+            "device_bytes_per_payload_byte": [3.0, 3.0, 3.0], "processor_us_per_operation": [1.0, 2.0, 3.0],
+            "resident_bytes": [1 << 20, 9 << 20]}});
         let whole = json!({"configuration": {"workload": "update", "value_bytes": 1024, "clients": 64},
             "first_to_others": {"tikv://a,b,c": spread(2.5)}, "rounds": 3,
             "summary": {"stele://a,b,c": summary(5000.0), "tikv://a,b,c": summary(2000.0)}});
         let kept = read(&format!("{round}\n{whole}\n"), "", "").unwrap();
         let text = rows(&PARTS[3], &kept);
         let row = "| updates of 1 KiB, 64 clients, 10 regions of Stele | tikv | 1000, 2000, 4000 | 2.50× | 0.50, 2.00 | 6.0 \
-                   | 3.00 |\n";
+                   | 3.00 | 9 |\n";
         assert!(text.ends_with(row), "{text}");
         assert_eq!(text.lines().count(), 2);
     }

@@ -1,10 +1,11 @@
-//! Resources that the measured servers used: processor time and device bytes from the kernel, and
+//! Resources that the measured servers used: processor time, device bytes and memory from the kernel, and
 //! for Stele the bytes written by cause.
 
 use super::Client;
 use super::causes::{self, Causes};
 use super::kernel_counts::KernelCounts;
 use super::stages::Sample;
+use crate::machine::resident_bytes_of;
 use serde_json::{Value, json};
 use stele_load::process_io::{ProcessIo, seconds};
 use stele_load::{Run, Server};
@@ -19,6 +20,7 @@ pub(super) struct Servers {
 
 pub(super) struct Used {
     each: Vec<(Sample, ProcessIo, KernelCounts)>,
+    resident_bytes: Vec<u64>,
     is_stele: bool,
     /// Bytes written by each node; `None` if one does not report them.
     written: Option<Vec<Causes>>,
@@ -51,8 +53,11 @@ impl Servers {
         let one =
             |pid: &u32| Ok((Sample::take(*pid)?, ProcessIo::of(*pid)?, KernelCounts::of(*pid)?));
         let each = self.pids.iter().map(one).collect::<Result<_>>()?;
+        let resident = self.pids.iter().map(|pid| resident_bytes_of(*pid));
+        let resident = resident.collect::<anyhow::Result<_>>();
+        let resident_bytes = resident.map_err(|error| Error::invalid(format!("{error:#}")))?;
         let written = if self.has_status_page() { causes::written(url).await } else { None };
-        Ok(Used { each, is_stele: self.is_stele, written })
+        Ok(Used { each, resident_bytes, is_stele: self.is_stele, written })
     }
 
     /// Returns the number of leaders on each node that `url` names; `None` if one is unknown or not
@@ -111,6 +116,7 @@ impl Used {
             "kernel_counts_per_operation": counts,
             "regions_led": regions_led,
             "device_bytes_per_payload_byte": device,
+            "resident_bytes": self.resident_bytes,
             "written_bytes_per_payload_byte_by_cause":
                 self.written_since(before, run.payload_bytes),
         })

@@ -1,7 +1,7 @@
 //! One `stele server` process.
 
 use super::process;
-use super::syncs::{Injection, LOG_WRITER, TracedSyncs};
+use super::syncs::{Injection, LOG_THREADS, TracedSyncs};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs::File;
@@ -149,12 +149,13 @@ impl Node {
         }
     }
 
-    /// Makes the next sync of a store's log fail. The store's thread is under trace until the result
+    /// Makes the next sync of a store's log fail. The store's threads are under trace until the result
     /// is dropped.
     pub(crate) async fn fail_sync(&self, store: StoreId) -> Result<TracedSyncs> {
-        let (thread, trace) =
-            (format!("{LOG_WRITER}{store}"), self.launch.log.with_extension("failed"));
-        TracedSyncs::attach(self.process()?, &thread, Injection::Fail { nth: 1 }, trace).await
+        let threads = LOG_THREADS.map(|prefix| format!("{prefix}{store}"));
+        let trace = self.launch.log.with_extension("failed");
+        let names = threads.each_ref().map(String::as_str);
+        TracedSyncs::attach(self.process()?, &names, Injection::Fail { nth: 1 }, trace).await
     }
 
     /// Makes each sync of the log take this much longer, until the process ends or
@@ -163,7 +164,7 @@ impl Node {
         self.slow = None;
         let trace = self.launch.log.with_extension("syncs");
         let attached =
-            TracedSyncs::attach(self.process()?, LOG_WRITER, Injection::Delay(delay), trace);
+            TracedSyncs::attach(self.process()?, &LOG_THREADS, Injection::Delay(delay), trace);
         self.slow = Some(attached.await?);
         Ok(())
     }

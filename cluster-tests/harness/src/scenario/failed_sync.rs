@@ -4,7 +4,7 @@ use crate::args::{Setup, need};
 use crate::client::{Session, SessionOptions};
 use crate::cluster::Cluster;
 use crate::cluster::node::tail;
-use crate::cluster::syncs::{Injection, LOG_WRITER, TracedSyncs};
+use crate::cluster::syncs::{Injection, LOG_THREADS, TracedSyncs};
 use crate::history::{Checker, LEDGER_PREFIX, Ledger, Load, LoadOptions};
 use crate::report::{Report, percentile, rounded};
 use crate::verify;
@@ -63,13 +63,13 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         let victim = if prng.coin() { leader } else { (leader + 1) % cluster.nodes.len() };
         let kind = KINDS[round as usize % KINDS.len()];
         let text = format!("round {round}, {kind:?}, node {victim} (leader {leader})");
-        let (thread, nth) = match kind {
-            Kind::Log => (LOG_WRITER, 1 + prng.below(LOG_NTH_MAX)),
-            Kind::Maintenance => ("stele-maintain", 1 + prng.below(MAINTENANCE_NTH_MAX)),
+        let (threads, nth) = match kind {
+            Kind::Log => (&LOG_THREADS[..], 1 + prng.below(LOG_NTH_MAX)),
+            Kind::Maintenance => (&["stele-maintain"][..], 1 + prng.below(MAINTENANCE_NTH_MAX)),
         };
         let trace = setup.work().join(format!("syncs-{name}.log"));
         let process = cluster.nodes[victim].process()?;
-        let attached = TracedSyncs::attach(process, thread, Injection::Fail { nth }, trace).await?;
+        let attached = TracedSyncs::attach(process, threads, Injection::Fail { nth }, trace).await?;
         if kind == Kind::Maintenance {
             fill(&cluster, round).await?;
         }
