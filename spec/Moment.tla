@@ -283,8 +283,10 @@ IsSealed(m, a) ==
     \/ Bug("no_seal")
     \/ Bug("seal_of_any_term") /\ \E t \in Terms : <<m, a.r, t>> \in sealed
 
+(* The placement leader confirms at last that it still leads: no later one has requested a moment. *)
 Finish(m) ==
     /\ taken[m] # {} /\ m \notin done
+    /\ m = requested \/ Bug("former_leader")
     /\ \A a \in taken[m] : IsSealed(m, a)
     /\ done' = done \cup {m}
     /\ begun' = [begun EXCEPT ![m] = Len(key)]
@@ -325,6 +327,13 @@ Ascending ==
     \A m \in done, o \in done : m < o => Cut(taken[m]) \subseteq Cut(taken[o])
 (* Writes go on without the placement group: each pause can end by a step of the leader alone. *)
 WritesGoOn == \A r \in Regions, t \in Terms : paused[r][t] => ENABLED EndPause(r, t)
+
+(* A part of the runs: a former placement leader goes on with the first of two moments once the second one  *)
+(* is complete, and all elections and writes are later. It is the shortest way to break `Ascending`.       *)
+FirstEndsLast ==
+    /\ \A r \in Regions, t \in Terms : latest[r][t] = 1 => 2 \in done
+    /\ \A r \in Regions : top[r] > 1 => 2 \in done
+    /\ Len(key) > 0 => 2 \in done
 
 (* The same over time: each write is proposed in the end, whether or not the placement leader does   *)
 (* another step.                                                                                    *)

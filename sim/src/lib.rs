@@ -14,6 +14,7 @@ pub mod helical;
 pub mod history;
 mod lost_majority;
 pub mod minimise;
+pub mod moments;
 pub mod nemesis;
 pub mod plan;
 mod reopened;

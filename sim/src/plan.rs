@@ -100,6 +100,8 @@ pub struct Plan {
     pub capacity_bytes: u64,
     /// Consensus options of every store, except its identity.
     pub raft: RaftOptions,
+    /// Moments are taken while clients work.
+    pub takes_moments: bool,
     /// Request threads pause also between the check of a read and its lease.
     pub pauses_before_lease: bool,
     /// Writers wait while garbage collection lags.
@@ -167,6 +169,7 @@ impl Plan {
             other_engine,
             capacity_bytes: 1 << 30,
             raft,
+            takes_moments: WITH_MOMENTS.contains(&(seed % 20)),
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
             has_slow_writers: WITH_SLOW_WRITERS.contains(&(seed % 20)),
             is_helix: false,
@@ -314,6 +317,10 @@ const WITH_SLOW_MAINTENANCE: [u64; 2] = [2, 11];
 /// Remainders by 20 of the seeds that lose a majority at the end. The seeds that once showed a fault have
 /// none of them either.
 const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
+
+/// Remainders by 20 of the seeds in which moments are taken. The seeds that once showed a fault have none of
+/// them either.
+const WITH_MOMENTS: [u64; 5] = [2, 3, 5, 11, 18];
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;

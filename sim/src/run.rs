@@ -115,7 +115,9 @@ fn play(world: &mut World) {
     }
     world.start_clients(world.plan.ops_max);
     world.start_faults();
+    world.begin_moments();
     world.run(world.plan.nanos);
+    world.end_moments();
     world.heal();
     world.clients.stop();
     settle(world);

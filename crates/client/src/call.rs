@@ -286,6 +286,7 @@ control_call! {
     ExplainRequest, ExplainResponse, explain;
     PlacementRequest, PlacementResponse, placement;
     AccessListRequest, AccessListResponse, access_list;
+    TakeMomentRequest, TakeMomentResponse, take_moment;
     AccessGrantRequest, AccessChangeResponse, access_grant;
     AccessRevokeRequest, AccessChangeResponse, access_revoke;
     LocalChecksumRequest, LocalChecksumResponse, local_checksum;

@@ -5,6 +5,7 @@
 
 pub mod hand_over;
 pub mod members;
+pub mod moment;
 pub mod placement;
 pub mod recover;
 pub mod report;

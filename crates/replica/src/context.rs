@@ -12,7 +12,7 @@ use crate::pipeline::GroupCommit;
 use crate::reads::ReadGate;
 use crate::stages::StageTimes;
 use bytes::Bytes;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stele_storage::{RegionEntries, Space, StorageEngine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term, TickMillis};
@@ -50,6 +50,8 @@ pub(crate) struct Context<E: StorageEngine> {
     /// Epochs as of which regions no longer have their replica here, as other stores said. They are
     /// no state of a replica here, and not in its tombstone.
     pub gone: BTreeMap<RegionId, RegionEpoch>,
+    /// Pauses for moments, ascending by the monotonic nanoseconds at which they end.
+    pub pauses: VecDeque<(u64, RegionId)>,
     /// Unreachable stores, with the monotonic nanoseconds of the loss.
     pub unreachable: BTreeMap<StoreId, u64>,
     /// Tick that this store records in its identity.
@@ -112,6 +114,7 @@ impl<E: StorageEngine> Context<E> {
             installed: BTreeMap::new(),
             merges: BTreeMap::new(),
             gone: BTreeMap::new(),
+            pauses: VecDeque::new(),
             unreachable: BTreeMap::new(),
             tick: None,
             read_index_rounds: 0,

@@ -4,7 +4,7 @@ use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::{Lookup, Ticket};
 use bytes::Bytes;
 use stele_storage::{Modification, Pair, StorageEngine};
-use stele_types::{LogIndex, Peer, PeerId, Region, RegionId, Result, StoreId, Term};
+use stele_types::{LogIndex, MomentId, Peer, PeerId, Region, RegionId, Result, StoreId, Term};
 
 /// Time of one call, supplied by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +93,8 @@ pub enum Request {
     /// Offer of a snapshot with this header, by a peer. The reply is `SnapshotAccepted`, `Refused` or
     /// `Busy`.
     SnapshotOffered(SnapshotHeader),
+    /// Step of a moment, by placement.
+    Moment(MomentCall),
 }
 
 impl Request {
@@ -100,7 +102,7 @@ impl Request {
         match self {
             Self::Write(write) => write.command.len() as u64,
             Self::Modify(modify) => modify.bytes() as u64,
-            Self::Read(_) | Self::Admin(_) | Self::SnapshotOffered(_) => 0,
+            Self::Read(_) | Self::Admin(_) | Self::SnapshotOffered(_) | Self::Moment(_) => 0,
         }
     }
 }
@@ -126,6 +128,12 @@ impl From<Read> for Request {
 impl From<AdminCall> for Request {
     fn from(call: AdminCall) -> Self {
         Self::Admin(call)
+    }
+}
+
+impl From<MomentCall> for Request {
+    fn from(call: MomentCall) -> Self {
+        Self::Moment(call)
     }
 }
 
@@ -182,6 +190,30 @@ pub struct Read {
     pub header: Header,
     /// Whether a follower may serve it.
     pub replica: bool,
+}
+
+/// Step of a moment: a cut of all regions, chosen without clocks. All of them pause, and once their
+/// answers have all keys, each confirms that it led meanwhile, and goes on.
+#[derive(Clone, Copy, Debug)]
+pub struct MomentCall {
+    /// Routing fields.
+    pub header: Header,
+    /// The moment.
+    pub moment: MomentId,
+    /// Requested step.
+    pub step: MomentStep,
+}
+
+/// Steps of a moment in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MomentStep {
+    /// The leader proposes nothing for a time, and answers with the end of its log once all of it is
+    /// committed. The reply is `Paused`; `Refused` for a moment for which it has paused in its term, and
+    /// for earlier ones.
+    Pause,
+    /// The leader ends its pause and confirms its leadership. The reply is `Sealed`; `Refused` if it has
+    /// not answered in a pause for the moment that lasts.
+    Seal,
 }
 
 /// Request to change a region.

@@ -44,8 +44,8 @@ pub use batch::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
-    Admin, AdminCall, ChangeKind, Header, Input, Modify, NewRegion, Now, PeerChange, Read,
-    Recovery, Request, RequestId, Write,
+    Admin, AdminCall, ChangeKind, Header, Input, Modify, MomentCall, MomentStep, NewRegion, Now,
+    PeerChange, Read, Recovery, Request, RequestId, Write,
 };
 pub use maintenance::{Maintenance, Slice};
 pub use messages::{
@@ -57,6 +57,7 @@ pub use output::{
     Append, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
     RegionReport, Reply, Role, SendSnapshot, Ticket, Traffic, Unknown,
 };
+pub use peer::PAUSE_NANOS;
 pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue, Submission};
 pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};

@@ -172,6 +172,22 @@ pub enum Done {
         /// Region after the change.
         region: Region,
     },
+    /// The leader has paused for a moment: its log ends here, and all of it is committed.
+    Paused {
+        /// Range of the region after the entry.
+        range: KeyRange,
+        /// Index of the last entry.
+        last: LogIndex,
+        /// Term of the leader, and of the entry.
+        term: Term,
+    },
+    /// The leader led at a time after the request: no later leader had committed an entry before.
+    Sealed {
+        /// Term of the leader.
+        term: Term,
+        /// Nanoseconds for which the leader proposed nothing.
+        paused_nanos: u64,
+    },
     /// The offered snapshot is accepted.
     SnapshotAccepted {
         /// Ranges of engine keys to send, ascending.

@@ -228,7 +228,9 @@ fn deadline_of(request: &Request) -> u64 {
     match request {
         Request::Write(write) => write.header.deadline_nanos,
         Request::Modify(modify) => modify.header.deadline_nanos,
-        Request::Read(_) | Request::Admin(_) | Request::SnapshotOffered(_) => 0,
+        Request::Read(_) | Request::Admin(_) | Request::SnapshotOffered(_) | Request::Moment(_) => {
+            0
+        }
     }
 }
 

@@ -49,6 +49,10 @@ id!(
     LogIndex(u64)
 );
 id!(
+    /// A moment: a cut of all regions at one instant. Later ones have greater numbers.
+    MomentId(u64)
+);
+id!(
     /// The store's apply sequence: one number for each applied operation. Restarts at each open.
     Seq(u64)
 );

@@ -27,7 +27,7 @@ pub use command::{Command, CommandBuilder, Op};
 pub use device::{DeviceSpeed, OpCost};
 pub use error::{Error, Partial, Result, Unit};
 pub use ident::{StoreIdent, TickMillis};
-pub use ids::{ClusterId, FileId, LogIndex, PeerId, RegionId, RunId, Seq, StoreId, Term};
+pub use ids::{ClusterId, FileId, LogIndex, MomentId, PeerId, RegionId, RunId, Seq, StoreId, Term};
 pub use keyspace::{ColumnFamily, KeyRange, key_after};
 pub use lineage::{Boot, BootOrder, Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};

@@ -21,6 +21,11 @@ impl Logs {
     pub(super) fn started(&mut self, slot: u64) {
         self.seen.retain(|(other, _), _| *other != slot);
     }
+
+    /// Returns the term of a committed entry; `None` if no check saw it.
+    pub(super) fn committed_term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.committed.get(&(region, index)).copied()
+    }
 }
 
 impl World {

@@ -18,6 +18,7 @@ pub mod linear;
 mod live;
 mod logs;
 mod memory;
+pub mod moments;
 mod moves;
 pub mod orders;
 mod owned;
@@ -143,6 +144,10 @@ impl World {
         if let Event::RegionCreated(region) | Event::RegionChanged(region) = event {
             self.check_state(slot, region.id);
         }
+        if let Event::RegionCreated(region) = event {
+            let at = self.number();
+            self.moments.since.entry(region.id).or_insert(at);
+        }
         if let Event::RegionDestroyed(region) = event {
             self.checks.repairs.replaced(slot, *region);
         }
@@ -167,6 +172,7 @@ impl World {
         self.check_memory();
         self.check_durable();
         self.check_histories();
+        self.check_moments();
         self.check_filled();
         self.check_unreadable();
         // The repair of unreadable values takes time, in which regions may move.

@@ -23,7 +23,9 @@ use fill::Fill;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use stele_replica::{Header, Read, Reader, Write};
-use stele_types::{ColumnFamily, CommandBuilder, Prng, Region, RegionKind, RegionPhase, key_after};
+use stele_types::{
+    ColumnFamily, CommandBuilder, Prng, Region, RegionId, RegionKind, RegionPhase, key_after,
+};
 
 /// Number of keys of a group.
 pub const KEYS: u8 = 4;
@@ -61,6 +63,7 @@ struct Client {
 
 struct Pending {
     group: usize,
+    region: RegionId,
     called: u64,
     called_nanos: u64,
     slot: u64,
@@ -292,6 +295,7 @@ impl World {
         let is_final = false;
         let pending = Pending {
             group,
+            region: target.region.id,
             called,
             called_nanos,
             slot,

@@ -3,6 +3,7 @@
 use super::values::{Value, number_in, number_of};
 use super::{Act, KEYS, Pending};
 use crate::check::linear::{Change, Op};
+use crate::check::moments::Written;
 use crate::world::World;
 use stele_replica::{Busy, Done, Modified, Refusal, Reply};
 use stele_types::command::Unfit;
@@ -13,8 +14,13 @@ impl World {
         match (reply, &mut pending.act) {
             // The connection was lost.
             (None, _) => self.record_outcome(&pending, None),
-            (Some(Reply::Done(Done::Written { .. })), Act::Write(_)) => {
+            (Some(Reply::Done(Done::Written { index, .. })), Act::Write(_)) => {
                 self.record_outcome(&pending, Some(self.now));
+                if self.moments.is_on() {
+                    let (region, called, returned) =
+                        (pending.region, pending.called, self.number());
+                    self.moments.written.push(Written { region, index, called, returned });
+                }
             }
             (Some(Reply::Done(Done::Modified { result, .. })), Act::Cas { seen, .. }) => {
                 let (succeeded, previous) = match result {

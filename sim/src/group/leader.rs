@@ -38,14 +38,14 @@ impl World {
     }
 
     /// Returns the store of a node that leads region 1, and its term.
-    fn leading_slot(&self, node: u64) -> Option<(u64, u64)> {
+    pub(crate) fn leading_slot(&self, node: u64) -> Option<(u64, u64)> {
         self.slots_of(node).into_iter().find_map(|slot| {
             let reader = self.slots.get(&slot)?.readers()?.get(SYSTEM_REGION)?;
             Some((slot, reader.leading_term()?))
         })
     }
 
-    fn leader_state(&mut self, id: u64) -> Option<&mut LeaderState> {
+    pub(crate) fn leader_state(&mut self, id: u64) -> Option<&mut LeaderState> {
         let (_, term) = self.leading_slot(id)?;
         self.nodes.get_mut(&id)?.member.placement.as_mut()?.state_mut(Term(term))
     }

@@ -30,6 +30,7 @@ pub use streams::{PARTS_MAX, Stream};
 use crate::check::Checks;
 use crate::clients::{Clients, ThreadRead};
 use crate::group::{Call, PlacementAnswer};
+use crate::moments::{MomentEvent, Moments};
 use crate::nemesis::{Nemesis, Undo};
 use crate::plan::{Plan, fork};
 use crate::trace::Trace;
@@ -40,7 +41,7 @@ use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
 use stele_replica::{Lookup, Reply, Request, Ticket};
 use stele_storage::Pair;
-use stele_types::{LogBatch, Prng, RegionId, Result, StoreId};
+use stele_types::{LogBatch, MomentId, Prng, RegionId, Result, StoreId};
 
 /// Event, with the store or node on which it happens and its incarnation.
 #[expect(missing_docs, reason = "the fields are the variants' words")]
@@ -92,6 +93,8 @@ pub enum Happening {
     Check,
     /// The time of a node to hand its leaders over ends.
     Leave { node: u64, number: u64 },
+    /// A moment goes on.
+    Moment(MomentEvent),
 }
 
 /// Origin of a request to a store.
@@ -112,6 +115,10 @@ pub enum Requester {
     Split { node: u64, region: RegionId, version: u64 },
     /// A node that hands its leaders over.
     HandOver { node: u64, number: u64, region: RegionId },
+    /// A region in a moment, for which a node was asked.
+    Moment { node: u64, moment: MomentId, region: RegionId, is_seal: bool },
+    /// A placement leader that confirms that it leads, for its moment.
+    Confirm { node: u64, moment: MomentId },
     /// The reply is ignored.
     Ignored,
 }
@@ -181,6 +188,10 @@ pub struct Counts {
     pub slowed_writes: u64,
     /// Longest of these waits.
     pub slowed_nanos_most: u64,
+    /// Moments that were requested.
+    pub moments_begun: u64,
+    /// Completed moments.
+    pub moments: u64,
     /// Searches of the linearizability check that met a limit: their histories count as linearizable.
     pub cut_searches: u64,
 }
@@ -199,6 +210,8 @@ impl Counts {
         self.nearly_full += other.nearly_full;
         self.device_measurements += other.device_measurements;
         self.cut_searches += other.cut_searches;
+        self.moments_begun += other.moments_begun;
+        self.moments += other.moments;
         self.slowed_writes += other.slowed_writes;
         self.lost_majorities += other.lost_majorities;
         self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);
@@ -264,6 +277,8 @@ pub struct World {
     pub checks: Checks,
     /// Faults of directories, and the runs that were heard; `None` without such faults.
     pub(crate) runs: Option<Runs>,
+    /// Moments that nodes take.
+    pub moments: Moments,
     pub(crate) leaving: BTreeMap<u64, Leaving>,
     /// Snapshot transfers by number.
     pub streams: BTreeMap<u64, Stream>,
@@ -305,6 +320,7 @@ impl World {
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
             runs: Runs::new(&plan),
+            moments: Moments::new(&plan),
             leaving: BTreeMap::new(),
             streams: BTreeMap::new(),
             trace,
@@ -485,6 +501,7 @@ impl World {
                 let slot = self.streams.get(number).map(|stream| stream.at());
                 slot.and_then(|slot| self.slots.get(&slot)).map(|slot| slot.node)
             }
+            Happening::Moment(event) => event.node(),
             Happening::Reply { .. }
             | Happening::Nemesis
             | Happening::Undo(_)
@@ -532,6 +549,7 @@ impl World {
             Happening::Links => self.update_links(),
             Happening::Check => self.check_running(),
             Happening::Leave { node, number } => self.left(node, number),
+            Happening::Moment(event) => self.moment(event),
         }
     }
 
@@ -548,6 +566,12 @@ impl World {
             Requester::HandOver { node, number, region } => {
                 self.transfer_ended((node, number), region, Some(reply));
             }
+            Requester::Moment { node, moment, region, is_seal } => {
+                self.moment_reply((node, moment, is_seal), region, Some(reply));
+            }
+            Requester::Confirm { node, moment } => {
+                self.moment_confirmed(node, moment, Some(&reply));
+            }
             Requester::Ignored => {}
         }
     }
@@ -563,6 +587,10 @@ impl World {
             Requester::HandOver { node, number, region } => {
                 self.transfer_ended((node, number), region, None);
             }
+            Requester::Moment { node, moment, region, is_seal } => {
+                self.moment_reply((node, moment, is_seal), region, None);
+            }
+            Requester::Confirm { node, moment } => self.moment_confirmed(node, moment, None),
             Requester::Split { .. } | Requester::Ignored => {}
         }
     }

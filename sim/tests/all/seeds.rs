@@ -4,6 +4,7 @@ use stele_sim::args::replay;
 use stele_sim::faults::{Fault, FaultSet};
 use stele_sim::plan::{Mode, Plan};
 use stele_sim::run::{Outcome, Wanted, run};
+use stele_sim::world::Counts;
 
 fn check(plan: &Plan) -> Outcome {
     println!("{}", replay(plan));
@@ -36,6 +37,19 @@ fn a_cluster_without_faults_serves_every_operation() {
     let outcome = check(&plan);
     assert!(outcome.counts.ops > 100, "{:?}", outcome.counts);
     assert_eq!((outcome.counts.ambiguous, outcome.counts.failures), (0, 0));
+}
+
+#[test]
+fn moments_are_completed_and_abandoned_while_faults_happen_and_regions_split() {
+    let mut counts = Counts::default();
+    for seed in [23, 42, 51, 78] {
+        let plan = Plan::draw(seed, Mode::Safety);
+        assert!(plan.takes_moments, "seed {seed}");
+        counts.add(&check(&plan).counts);
+    }
+    let Counts { moments, moments_begun, splits, partitions, .. } = counts;
+    assert!(moments >= 10 && moments_begun >= moments + 5, "{counts:?}");
+    assert!(splits > 0 && partitions > 0, "{counts:?}");
 }
 
 #[test]

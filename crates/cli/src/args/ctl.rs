@@ -117,6 +117,12 @@ pub(crate) enum CtlCommand {
         #[command(subcommand)]
         command: AccessCommand,
     },
+    /// Take a moment: a cut of all regions at one instant, for which their writes wait at most 200 ms
+    Moment {
+        /// Most attempts, each of which may pause writes: elections and splits abandon one
+        #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4))]
+        attempts: u32,
+    },
     /// Compare the checksums of a region's replicas
     Checksum {
         /// Region ID

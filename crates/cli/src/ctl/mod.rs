@@ -7,6 +7,7 @@ mod config;
 mod join;
 mod keep_run;
 mod leave;
+mod moment;
 pub(crate) mod placement;
 mod recover;
 pub(crate) mod rows;
@@ -108,6 +109,7 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         }
         CtlCommand::Recover(wanted) => recover::online(control, wanted, json).await,
         CtlCommand::Access { command } => access::run(control, command, json).await,
+        CtlCommand::Moment { attempts } => moment::run(control, *attempts, json).await,
         CtlCommand::Checksum { region: id } => checksum::run(control, region(*id), json).await,
         CtlCommand::Config { key, value } => {
             config::run(control, &args.cluster, key.as_deref(), value.as_deref(), json).await

@@ -253,7 +253,7 @@ pub(crate) fn region_line(row: &RegionRow) -> String {
     )
 }
 
-fn key(name: &'static str, key: &Bytes, none: &str) -> Cell {
+pub(super) fn key(name: &'static str, key: &Bytes, none: &str) -> Cell {
     let mut text = if key.is_empty() { none.to_owned() } else { printable(key) };
     if text.chars().count() > KEY_CHARS_MAX {
         text = text.chars().take(KEY_CHARS_MAX - 1).collect::<String>() + "…";

@@ -11,6 +11,7 @@ mod common;
 mod fake;
 mod import_export;
 mod keys;
+mod moment;
 mod node_dir;
 mod node_process;
 mod playground;

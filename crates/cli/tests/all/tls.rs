@@ -91,6 +91,10 @@ fn nodes_and_clients_with_certificates_form_a_cluster_and_others_get_nothing() {
     let asked = Instant::now();
     ran(&drain(&app)).fails(1, "client app may not call /stele.control.v1.Control/SetStoreState");
     assert!(asked.elapsed() < LIMIT / 4, "a refusal is final");
+    // The nodes of a moment are called with the certificate of the leader, also through another node.
+    let moment = |flags: &str| ran(&format!("ctl --cluster {} {flags} moment", second.address));
+    assert!(moment(&admin).ok().text().contains("1 region, paused in "));
+    moment(&app).fails(1, "client app may not call /stele.control.v1.Control/TakeMoment");
     // Without a certificate, of another authority, and without TLS.
     let ca = certificates.file("ca.pem");
     let other = Certificates::new(&[]);

@@ -170,6 +170,13 @@ impl Control {
         self.call_leader(request).await
     }
 
+    /// Takes a moment: a cut of all regions at one instant. Writes wait meanwhile, at most 200 ms for each of
+    /// up to `attempts_max` attempts. Fails with `Refused` and the reason if the last one was abandoned.
+    pub async fn take_moment(&self, attempts_max: u32) -> Result<messages::TakeMomentResponse> {
+        let request = messages::TakeMomentRequest { attempts_max, header: None };
+        self.call_leader(request).await
+    }
+
     /// Returns the grants, and the nodes on which they are not in force.
     pub async fn access(&self) -> Result<messages::AccessListResponse> {
         self.call_leader(messages::AccessListRequest::default()).await

@@ -434,6 +434,18 @@ impl Control for Service {
         }
     }
 
+    async fn take_moment(&self, _: Request<TakeMomentRequest>) -> RpcResult<TakeMomentResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn pause(&self, _: Request<PauseRequest>) -> RpcResult<PauseResponse> {
+        Err(Status::unimplemented(""))
+    }
+
+    async fn seal(&self, _: Request<SealRequest>) -> RpcResult<SealResponse> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn access_list(&self, _: Request<AccessListRequest>) -> RpcResult<AccessListResponse> {
         Err(Status::unimplemented(""))
     }

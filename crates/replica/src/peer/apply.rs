@@ -211,6 +211,7 @@ impl<E: StorageEngine> Replica<E> {
             self.answer_committed(ctx);
         }
         self.answer_reads(ctx);
+        self.answer_pause(ctx);
         begins
     }
 

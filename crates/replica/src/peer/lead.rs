@@ -59,6 +59,7 @@ impl<E: StorageEngine> Replica<E> {
         self.group.set_commits_sent_at_once(false);
         self.lose_proposals(ctx);
         self.lose_reads(ctx);
+        self.end_pause(ctx, &Refusal::NotLeader { leader: self.leader_hint() });
         self.transfers.note_leadership_lost(&self.region);
         self.refuse_held(ctx, &Refusal::NotLeader { leader: self.leader_hint() });
         if self.leadership.stop_serving() {
@@ -326,6 +327,7 @@ impl<E: StorageEngine> Replica<E> {
             && self.proposals.is_idle()
             && self.held.is_empty()
             && self.reads.is_idle()
+            && self.moments.is_idle()
             && self.region.phase == RegionPhase::Normal
     }
 

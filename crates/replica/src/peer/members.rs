@@ -103,7 +103,8 @@ impl<E: StorageEngine> Replica<E> {
     }
 
     pub(super) fn leave_joint_if_due(&mut self, ctx: &mut Context<E>) {
-        let is_blocked = self.group.is_transferring() || self.group.is_changing_members();
+        let is_blocked =
+            self.group.is_transferring() || self.group.is_changing_members() || self.is_paused(ctx);
         if !self.is_serving() || !self.changes.must_leave_joint(&self.region, is_blocked) {
             return;
         }

@@ -122,7 +122,8 @@ impl<E: StorageEngine> Replica<E> {
             || self.group.is_changing_members()
             || self.changes.is_pending()
             || self.check_phase().is_err()
-            || self.region.is_joint();
+            || self.region.is_joint()
+            || self.is_paused(ctx);
         if !self.is_serving() || is_blocked || self.region.epoch != preparation.target_epoch {
             return;
         }

@@ -8,6 +8,7 @@ mod members;
 mod merge;
 mod message;
 mod modify;
+mod moment;
 mod parts;
 mod raft_group;
 mod read;
@@ -27,10 +28,12 @@ use apply::Unapplied;
 pub(crate) use decision::Skipped;
 pub(crate) use members::CHILD_STARTS_AFTER;
 pub(crate) use merge::merge_answer;
+pub use parts::PAUSE_NANOS;
 pub(crate) use parts::Waiting;
 use parts::{
     Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight, Merge,
-    PendingChanges, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers, is_caught_up,
+    Moments, PendingChanges, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers,
+    is_caught_up,
 };
 use raft_group::{Follower, RaftGroup};
 pub(crate) use repair::find_values;
@@ -57,6 +60,7 @@ pub(crate) struct Replica<E: StorageEngine> {
     held: HeldKeys,
     changes: PendingChanges,
     reads: Reads,
+    moments: Moments,
     lease: LeaseRight,
     merge: Merge,
     transfers: Transfers,
@@ -100,6 +104,7 @@ impl<E: StorageEngine> Replica<E> {
             held: HeldKeys::default(),
             changes: PendingChanges::default(),
             reads: Reads::default(),
+            moments: Moments::default(),
             lease: LeaseRight::default(),
             merge: Merge::new(unapplied.merges),
             transfers: Transfers::default(),

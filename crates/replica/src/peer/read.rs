@@ -107,6 +107,9 @@ impl<E: StorageEngine> Replica<E> {
             ReadOutcome::Unchanged(result, timings) => {
                 ctx.done(id, Done::Modified { result, timings })
             }
+            ReadOutcome::Sealed(term, paused_nanos) => {
+                ctx.done(id, Done::Sealed { term, paused_nanos });
+            }
             ReadOutcome::Ready => match self.check_readable(&header, &ctx.readers) {
                 Err(rejection) => ctx.reject(id, rejection),
                 Ok(()) => ctx.done(id, Done::ReadReady { visible: self.visible() }),

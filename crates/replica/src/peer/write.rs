@@ -73,6 +73,9 @@ impl<E: StorageEngine> Replica<E> {
             }
             return Ok(false);
         }
+        if self.is_paused(ctx) {
+            return Ok(false);
+        }
         // Group commit: what arrives while this region is written shares the next proposal. With
         // commit return, a quorum that is faster than this disk suffices.
         let is_committed = ctx.options.commit_return && self.group.last() <= self.committed();
@@ -216,6 +219,7 @@ impl<E: StorageEngine> Replica<E> {
             ctx.unknown(id, Unknown::ReplicaRemoved);
         }
         self.lose_reads(ctx);
+        self.end_pause(ctx, &Refusal::RegionNotFound);
     }
 
     pub(super) fn expire_waiting(&mut self, ctx: &mut Context<E>) {

@@ -93,6 +93,7 @@ impl<E: StorageEngine> RaftStore<E> {
         let tick = tick.chain(self.orphaned_ranges.drop_at());
         let tick = tick.chain(self.truncates_at());
         let asks = self.asks_at().into_iter().chain(self.probes_at());
+        let tick = tick.chain(self.ctx.pauses.front().map(|(ends_nanos, _)| *ends_nanos));
         tick.chain(self.ctx.batches.retry_at()).chain(asks).min()
     }
 

@@ -72,6 +72,7 @@ impl<E: StorageEngine> RaftStore<E> {
             self.appended(ticket, result)?;
         }
         self.tick();
+        self.end_pauses();
         self.drop_waiting()?;
         self.replace_stale_peers()?;
         self.run_store_requests()?;
@@ -144,6 +145,15 @@ impl<E: StorageEngine> RaftStore<E> {
             replica.is_ticking
         });
         self.truncate_logs();
+    }
+
+    /// Schedules the regions of which a pause for a moment ends: what waits there is proposed.
+    fn end_pauses(&mut self) {
+        let now = self.ctx.now.monotonic_nanos;
+        while let Some((_, region)) = self.ctx.pauses.front().filter(|(ends, _)| *ends <= now) {
+            self.dirty.insert(*region);
+            self.ctx.pauses.pop_front();
+        }
     }
 
     fn appended(&mut self, ticket: Ticket, result: Result<()>) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use super::RaftStore;
 use crate::input::{
-    Admin, AdminCall, Header, Input, Now, Read, Recovery, Request, RequestId, Write,
+    Admin, AdminCall, Header, Input, MomentCall, Now, Read, Recovery, Request, RequestId, Write,
 };
 use crate::messages::{Body, PeerMessage};
 use crate::output::{Done, Lookup, Refusal};
@@ -49,6 +49,7 @@ impl<E: StorageEngine> RaftStore<E> {
             Request::Read(read) => self.read(id, read),
             Request::Admin(call) => self.admin(id, call),
             Request::SnapshotOffered(header) => self.snapshot_offered(id, &header),
+            Request::Moment(call) => self.moment(id, call),
         }
     }
 
@@ -127,6 +128,17 @@ impl<E: StorageEngine> RaftStore<E> {
         replica.wake_for_client(&mut self.ctx);
         replica.read(&mut self.ctx, id, read);
         self.schedule(read.header.region);
+    }
+
+    fn moment(&mut self, id: RequestId, call: MomentCall) {
+        let region = call.header.region;
+        if !self.find(id, &call.header) {
+            return;
+        }
+        let Some(replica) = self.replicas.get_mut(&region) else { return };
+        replica.wake_for_client(&mut self.ctx);
+        replica.moment(&mut self.ctx, id, call);
+        self.schedule(region);
     }
 
     /// Returns whether the replica named by a request is here; otherwise refuses the request.

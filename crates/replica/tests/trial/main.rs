@@ -12,6 +12,7 @@ mod many;
 mod merge;
 mod merge_decision;
 mod modify;
+mod moment;
 mod orphaned_ranges;
 mod outcomes;
 mod quorum;

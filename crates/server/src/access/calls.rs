@@ -34,7 +34,7 @@ const SERVICES: [(&str, CallClass); 6] = [
 const CONTROL: &str = "/stele.control.v1.Control/";
 
 /// Calls of [`CONTROL`], each with its class: a new one has none until it stands here.
-const CONTROL_CALLS: [(&str, CallClass); 27] = [
+const CONTROL_CALLS: [(&str, CallClass); 30] = [
     ("Join", CallClass::Peer),
     ("Heartbeat", CallClass::Peer),
     ("AllocIds", CallClass::Peer),
@@ -62,10 +62,13 @@ const CONTROL_CALLS: [(&str, CallClass); 27] = [
     ("KeepRun", CallClass::Admin),
     ("DescribeRun", CallClass::Peer),
     ("Admit", CallClass::Admin),
+    ("TakeMoment", CallClass::Admin),
+    ("Pause", CallClass::Peer),
+    ("Seal", CallClass::Peer),
 ];
 
 /// Calls of administrators that only read. Nodes make them for their clients.
-const READS: [&str; 11] = [
+const READS: [&str; 12] = [
     "Members",
     "ListStores",
     "ListRegions",
@@ -77,10 +80,11 @@ const READS: [&str; 11] = [
     "LocalChecksum",
     "GetConfig",
     "AccessList",
+    "TakeMoment",
 ];
 
 /// Calls that concern the node that is called: no node forwards them.
-const OF_ONE_NODE: [&str; 8] = [
+const OF_ONE_NODE: [&str; 10] = [
     "Heartbeat",
     "AllocIds",
     "DescribeRun",
@@ -89,6 +93,8 @@ const OF_ONE_NODE: [&str; 8] = [
     "RecoverReplica",
     "LocalChecksum",
     "KeepRun",
+    "Pause",
+    "Seal",
 ];
 
 /// Paths of HTTP, and those of probes.

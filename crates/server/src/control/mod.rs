@@ -2,6 +2,7 @@
 //! here.
 
 mod changes;
+mod moment;
 mod replica;
 
 pub use super::node::stopped_run::{KeepRun, summary_of};
@@ -18,7 +19,7 @@ use changes::note;
 use std::sync::Arc;
 use stele_proto::stele::control::v1::control_server::Control;
 use stele_proto::stele::control::v1::*;
-use stele_types::{RegionId, StoreId};
+use stele_types::{MomentId, RegionId, StoreId};
 use tonic::{Request, Response, Status};
 
 pub(crate) struct ControlService {
@@ -198,6 +199,18 @@ macro_rules! control {
                 Ok(Response::new(super::node::stopped_run::described(summary)))
             }
 
+            async fn pause(&self, request: Request<PauseRequest>) -> RpcResult<PauseResponse> {
+                let PauseRequest { header, moment } = request.into_inner();
+                self.check_cluster(header)?;
+                Ok(Response::new(moment::pause(&self.stores, MomentId(moment)).await))
+            }
+
+            async fn seal(&self, request: Request<SealRequest>) -> RpcResult<SealResponse> {
+                let SealRequest { header, moment, regions } = request.into_inner();
+                self.check_cluster(header)?;
+                Ok(Response::new(moment::seal(&self.stores, MomentId(moment), &regions).await))
+            }
+
             async fn get_config(
                 &self,
                 request: Request<GetConfigRequest>,
@@ -249,6 +262,7 @@ control! {
         explain(ExplainRequest) -> ExplainResponse = explain;
         placement(PlacementRequest) -> PlacementResponse = placement;
         access_list(AccessListRequest) -> AccessListResponse = access_list;
+        take_moment(TakeMomentRequest) -> TakeMomentResponse = take_moment;
     }
     changes {
         cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse = cancel_operator;

@@ -23,8 +23,8 @@ const LEADER_FOR_NODES_METADATA: &str = "stele-leader-for-nodes";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// After this time the node has probably lost leadership; callers retry.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Most connections kept; there is one leader at a time.
-const CONNECTIONS_MAX: usize = 16;
+/// Most connections kept: to the leader, and from it to the nodes of a moment.
+const CONNECTIONS_MAX: usize = 128;
 /// Metadata key of the milliseconds after which the same call may succeed.
 const RETRY_METADATA: &str = "stele-retry-ms";
 /// Start of the refusal of a caller from another cluster.
@@ -126,6 +126,15 @@ impl Forward {
 }
 
 impl PlacementService {
+    /// Returns a client of a node, and the header for it.
+    pub(super) fn client_of(
+        &self,
+        node: &str,
+    ) -> Result<(ControlClient<Channel>, RequestHeader), Status> {
+        let (client, _) = self.forward.client(&self.system.access(), node)?;
+        Ok((client, RequestHeader { cluster_id: self.cluster.0, forwarded: false }))
+    }
+
     /// Returns `host:port` of the node that leads the placement group, as far as known.
     pub(crate) fn leader_address(&self) -> Option<String> {
         self.system.leader_address().or_else(|| self.forward.known_leader.lock().clone())

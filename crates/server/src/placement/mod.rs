@@ -10,6 +10,7 @@ mod explain;
 mod forward;
 mod lookup;
 mod members;
+mod moment;
 mod operators;
 mod settings;
 mod stores;
@@ -153,6 +154,8 @@ pub struct PlacementService {
     leader: RwLock<PlacementLeader<()>>,
     /// Held while regions are persisted for an answer: one proposal serves all answers that wait.
     saving: tokio::sync::Mutex<()>,
+    /// Held while a moment is taken.
+    taking: tokio::sync::Mutex<()>,
     forward: Forward,
     /// What the last answer to a report stated.
     leaders: Mutex<KnownLeaders>,
@@ -186,6 +189,7 @@ impl PlacementService {
             clock,
             leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(|it| it.pairs()))),
             saving: tokio::sync::Mutex::default(),
+            taking: tokio::sync::Mutex::default(),
             forward: Forward::default(),
             leaders: Mutex::default(),
         })

@@ -8,6 +8,7 @@ mod held_keys;
 mod lead;
 mod members;
 mod merge;
+mod moment;
 mod proposals;
 mod reads;
 mod room;
@@ -20,6 +21,8 @@ pub(super) use members::{
     PendingChanges, TransferEnd, TransferTimes, Transfers, has_next_quorum, is_caught_up,
 };
 pub(super) use merge::{Merge, is_commit_merge};
+pub use moment::PAUSE_NANOS;
+pub(super) use moment::{LogEnd, Moments};
 pub(crate) use proposals::Waiting;
 pub(super) use proposals::{Proposal, Proposals, Purpose};
 pub(super) use reads::{

@@ -51,6 +51,8 @@ pub(crate) enum ReadOutcome {
     Ready,
     /// Modification that changes nothing, and its result.
     Unchanged(Modified, Timings),
+    /// Seal of a moment by the leader of this term, after a pause of these nanoseconds.
+    Sealed(Term, u64),
 }
 
 /// Read index round: heartbeats that confirm leadership (Raft §6.4).

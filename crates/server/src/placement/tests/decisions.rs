@@ -126,6 +126,42 @@ async fn numbers_are_unique_across_leaders_and_failing_proposals() {
 }
 
 #[tokio::test]
+async fn numbers_of_moments_ascend_across_leaders() {
+    let nodes = Nodes::new();
+    nodes.node(1).tick().await;
+    let mut numbers = vec![0];
+    for round in 0..30 {
+        let node = 1 + round % 3;
+        nodes.elect(Some(node));
+        for _ in 0..round % 5 {
+            let number = nodes.node(node).take_ids(1).await.unwrap();
+            assert!(number > *numbers.last().unwrap(), "{number} after {numbers:?}");
+            numbers.push(number);
+        }
+    }
+    assert!(numbers.len() > 30);
+}
+
+#[tokio::test]
+async fn a_moment_without_an_answer_names_the_node_and_one_is_taken_at_a_time() {
+    let nodes = Nodes::new();
+    nodes.node(1).tick().await;
+    let request = wire::TakeMomentRequest { attempts_max: 1, header: None };
+    let (first, second) =
+        tokio::join!(nodes.node(1).take_moment(request), nodes.node(1).take_moment(request));
+    let refused = [first, second].map(Result::unwrap_err);
+    assert!(refused.iter().all(|status| status.code() == Code::FailedPrecondition), "{refused:?}");
+    // No process listens at the address of the fake node.
+    let unanswered = format!("no moment in 1 attempt: node {} did not answer", address(1));
+    for text in [&*unanswered, "a moment is being taken already"] {
+        let count = refused.iter().filter(|status| status.message().starts_with(text)).count();
+        assert_eq!(count, 1, "{text}: {refused:?}");
+    }
+    let status = nodes.node(2).take_moment(request).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable, "it does not reach the leader: {status:?}");
+}
+
+#[tokio::test]
 async fn a_decision_whose_proposal_was_lost_is_not_seen_and_an_unknown_one_is_looked_up() {
     let nodes = Nodes::new();
     nodes.node(1).tick().await;
