@@ -4,6 +4,7 @@ mod catalogue;
 mod changes;
 mod ci;
 mod cluster;
+mod corpus;
 mod demo;
 mod dependencies;
 mod dist;
@@ -21,6 +22,7 @@ mod soak;
 mod spec;
 mod tidy;
 mod tools;
+mod upgrade;
 
 use anyhow::{Result, bail};
 use std::process::ExitCode;
@@ -40,6 +42,10 @@ const USAGE: &str = "usage: cargo xtask <command>
                             import a folder, killed three times; export, compare, verify
   cluster SCENARIO|ci|all [--dev] [--short] [--rounds N] [--seed N]
                             faults, measurements and foreign clients on real clusters
+  upgrade [--seed N]        build the oldest supported version from the history, and upgrade a cluster of it
+                            under load, back and forth; raise its level
+  corpus --work DIR         write crates/cli/tests/stores with the oldest supported version; DIR is a new folder, and
+                            recorded in the stores
   catalogue [--bless]       check or write docs/testing.md, the tests of each fault and invariant
   fuzz [--seconds S] [--seed N] [--only NAME] [--guided]
                             run every fuzz target for 10 seconds; --guided builds with coverage
@@ -99,6 +105,8 @@ fn run(arguments: &[String]) -> Result<()> {
         }
         "fuzz" => fuzz::run(&workspace, &fuzz_options(flags)?),
         "cluster" => cluster::run(&workspace, rest),
+        "corpus" => corpus(&workspace, flags),
+        "upgrade" => upgrade::run(&workspace, rest),
         "catalogue" => {
             let bless = flags.switch("--bless");
             flags.end()?;
@@ -133,6 +141,15 @@ fn run(arguments: &[String]) -> Result<()> {
             dist::run(&workspace)
         }
         other => bail!("no command `{other}`\n\n{USAGE}"),
+    }
+}
+
+fn corpus(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    let work = flags.value("--work")?;
+    flags.end()?;
+    match work {
+        Some(work) => corpus::run(workspace, work.as_ref()),
+        None => bail!("--work DIR is required: a new folder, of which the stores record the path"),
     }
 }
 

@@ -28,6 +28,8 @@ pub(crate) struct Setup {
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
     pub porcupine: Option<PathBuf>,
+    /// Server of the oldest supported version.
+    pub former: Option<PathBuf>,
     pub ycsb: Option<PathBuf>,
     pub tikv_rust: Option<PathBuf>,
     /// Interpreter that has the client, and the script.
@@ -165,6 +167,7 @@ impl Flags {
                 "--seed" => read.seed = Some(number()?),
                 "--rounds" => read.rounds = Some(number()?),
                 "--seconds" => read.seconds = Some(number()?),
+                "--former" => read.programs.former = Some(value.into()),
                 "--porcupine" => read.programs.porcupine = Some(value.into()),
                 "--ycsb" => read.programs.ycsb = Some(value.into()),
                 "--tikv-rust" => read.programs.tikv_rust = Some(value.into()),

@@ -289,6 +289,7 @@ control_call! {
     TakeMomentRequest, TakeMomentResponse, take_moment;
     AccessGrantRequest, AccessChangeResponse, access_grant;
     AccessRevokeRequest, AccessChangeResponse, access_revoke;
+    FinalizeRequest, FinalizeResponse, finalize;
     LocalChecksumRequest, LocalChecksumResponse, local_checksum;
     RegionDetailRequest, RegionDetailResponse, region_detail;
     RecoverReplicaRequest, RecoverReplicaResponse, recover_replica;

@@ -1,9 +1,13 @@
-//! The file `STORE`: the directory's store, kind and format. Written first and checked first.
+//! The file `STORE`: the directory's store, kind, format and level. Written first and checked first.
 //!
 //! ```text
 //! STORE := "stele store\n" "format " n "\n" "kind " ("embedded" | "node") "\n" "store " id "\n"
-//!          "crc32c " hex "\n"
+//!          levels? "crc32c " hex "\n"
+//! levels := "level " n "\n" "version " text "\n"    the version that first supported the level
 //! ```
+//!
+//! A directory of level 1 has format 2 and no levels, as the versions before levels wrote it. From level 2
+//! on it has format 3, which those versions refuse to open.
 //!
 //! Invariant: only consensus changes the pairs of a node's directory: an embedded store and a node refuse
 //! each other's.
@@ -15,12 +19,14 @@ use crate::store::Replay;
 use std::path::Path;
 use std::sync::Arc;
 use stele_types::size::FORMAT_VERSION;
-use stele_types::{Error, Result, StoreId};
+use stele_types::{Error, Level, Result, StoreId};
 use stele_vfs::Vfs;
 
 const NAME: &str = "STORE";
 const MAGIC: &str = "stele store";
 const FILE_BYTES_MAX: u64 = 4096;
+/// Format of the file with a level above the oldest one.
+const WITH_LEVEL: u32 = 3;
 
 pub(crate) const PARTS: [&str; 3] = [NAME, "log", "index"];
 
@@ -72,6 +78,7 @@ impl DirectoryKind {
 struct Identity {
     store: StoreId,
     kind: Option<DirectoryKind>,
+    level: Level,
 }
 
 /// Reads the kind of a directory; `None` for one without a store. Fails as opening would, having
@@ -81,16 +88,17 @@ pub fn directory_kind(vfs: &Arc<dyn Vfs>, dir: &Path) -> Result<Option<Directory
     identity.kind.map_or_else(|| unmarked_kind(vfs, dir, identity.store), Ok).map(Some)
 }
 
-/// Reads the identity of `dir`, or creates it, at random without `wanted`. Fails with [`Error::NewerFormat`],
-/// [`Error::WrongStore`] or [`Error::Corrupt`], having changed nothing.
+/// Reads the identity of `dir` and the level that it records, or creates it, at random without `wanted` and
+/// with the oldest level. Fails with [`Error::NewerFormat`], [`Error::NewerLevel`], [`Error::WrongStore`] or
+/// [`Error::Corrupt`], having changed nothing.
 pub(crate) fn open(
     vfs: &Arc<dyn Vfs>,
     dir: &Path,
     wanted: Option<StoreId>,
     replay: Replay,
-) -> Result<StoreId> {
+) -> Result<(StoreId, Level)> {
     let opened_as = DirectoryKind::of(replay);
-    let Some(Identity { store: found, kind }) = read(vfs, dir)? else {
+    let Some(Identity { store: found, kind, level }) = read(vfs, dir)? else {
         // Part of every checksum: no client can make a value that counts as part of the log.
         let id = match wanted {
             Some(wanted) => wanted,
@@ -98,7 +106,7 @@ pub(crate) fn open(
             None => StoreId(vfs.random()? | 1),
         };
         create(vfs, dir, id, opened_as)?;
-        return Ok(id);
+        return Ok((id, Level::OLDEST));
     };
     if let Some(wanted) = wanted.filter(|wanted| *wanted != found) {
         return Err(Error::WrongStore {
@@ -114,7 +122,7 @@ pub(crate) fn open(
     };
     // bug engine.kind_unchecked: `kind == opened_as` is `true`
     match kind == opened_as {
-        true => Ok(found),
+        true => Ok((found, level)),
         false => Err(kind.refusal(dir)),
     }
 }
@@ -143,19 +151,54 @@ fn create(vfs: &Arc<dyn Vfs>, dir: &Path, id: StoreId, kind: DirectoryKind) -> R
             detail: format!("the directory holds `{}` but no identity", other.name),
         });
     }
-    let kind = kind.name();
-    let body = format!("{MAGIC}\nformat {FORMAT_VERSION}\nkind {kind}\nstore {id}\n");
     // bug engine.identity_unsynced: `true` is `false`
-    checked_text::write(vfs, dir, NAME, &body, true)
+    checked_text::write(vfs, dir, NAME, &body(id, kind, Level::OLDEST), true)
+}
+
+/// Records the level of a node's directory, of which the caller holds the lock; durable on return. An
+/// interruption leaves the former record.
+pub(crate) fn record_level(
+    vfs: &Arc<dyn Vfs>,
+    dir: &Path,
+    id: StoreId,
+    level: Level,
+) -> Result<()> {
+    // bug engine.level_unsynced: `true` is `false`
+    checked_text::write(vfs, dir, NAME, &body(id, DirectoryKind::Node, level), true)
+}
+
+fn body(id: StoreId, kind: DirectoryKind, level: Level) -> String {
+    let kind = kind.name();
+    let of_format = |format| format!("{MAGIC}\nformat {format}\nkind {kind}\nstore {id}\n");
+    // bug engine.level_in_the_former_format: `WITH_LEVEL` is `FORMAT_VERSION`
+    match level == Level::OLDEST {
+        true => of_format(FORMAT_VERSION),
+        false => {
+            let version = level.version().unwrap_or(env!("CARGO_PKG_VERSION"));
+            format!("{}level {level}\nversion {version}\n", of_format(WITH_LEVEL))
+        }
+    }
 }
 
 fn parse(path: &Path, text: &CheckedText) -> Result<Identity> {
     let format: u32 = text.number("format")?;
-    if format > FORMAT_VERSION {
+    if format > WITH_LEVEL {
         let path = path.to_path_buf();
-        return Err(Error::NewerFormat { path, found: format, supported: FORMAT_VERSION });
+        return Err(Error::NewerFormat { path, found: format, supported: WITH_LEVEL });
     }
     text.check()?;
+    let level = match format == WITH_LEVEL {
+        true => Level::new(text.number("level")?),
+        false => Level::OLDEST,
+    };
+    // Invariant: a program writes to no directory of which it may not understand everything.
+    // Test: `a_directory_of_a_higher_level_is_refused_with_the_version_that_it_needs`.
+    // bug engine.any_level_opens: never
+    if level > Level::NEWEST {
+        let version = text.field("version").unwrap_or("that supports it").to_owned();
+        let (path, supported) = (path.to_path_buf(), Level::NEWEST);
+        return Err(Error::NewerLevel { path, found: level, supported, version });
+    }
     let kinds = [DirectoryKind::Embedded, DirectoryKind::Node];
     let kind = match text.field("kind") {
         None => None,
@@ -164,5 +207,5 @@ fn parse(path: &Path, text: &CheckedText) -> Result<Identity> {
             Some(kind.ok_or_else(|| text.bad(&format!("unknown kind `{name}`")))?)
         }
     };
-    Ok(Identity { store: text.number("store").map(StoreId)?, kind })
+    Ok(Identity { store: text.number("store").map(StoreId)?, kind, level })
 }

@@ -119,6 +119,7 @@ impl LeaderState {
         changes.extend(cluster.plan_disconnections(now));
         changes.extend(cluster.plan_speeds(now, unix_seconds));
         changes.extend(cluster.plan_cancelled_merges(now));
+        changes.extend(cluster.plan_level_in_use());
         if cluster.ids_reserved() < IDS_RESERVED_MIN {
             changes.extend(cluster.plan_ids(IDS_RESERVED_MIN)?);
         }

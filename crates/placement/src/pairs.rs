@@ -5,6 +5,7 @@
 //! 04 'b' id:u64be    boot    := count:varint nonce:varint  last run of a store
 //! 04 'c'             cluster := version:u8 (1) cluster_id:varint
 //! 04 'd' id:u64be    disconnected := seconds:varint     without heartbeats, of a disconnected store
+//! 04 'f'             levels  := recorded:varint in_use:varint   absent: the oldest level
 //! 04 'i'             ids     := watermark:varint        no id above it was ever allocated
 //! 04 'j' permit      until   := version:u8 (1) unix_s:varint   permission to join: 'h' sha256:32 or 'n' name
 //! 04 'l' id:u64be    starts  := id:16 id:16*            start of the last run, then those before it
@@ -23,11 +24,13 @@
 
 use bytes::Bytes;
 use stele_types::{
-    Boot, ClusterId, Error, Lineage, Region, RegionId, Result, StoreId, Term, keyspace, varint,
+    Boot, ClusterId, Error, Level, Lineage, Region, RegionId, Result, StoreId, Term, keyspace,
+    varint,
 };
 
 use crate::access::Grant;
 use crate::cluster::owners::JoinPermit;
+use crate::levels::Levels;
 use crate::speed::record::SpeedRecord;
 use crate::store::{Store, TEXT_BYTES_MAX};
 
@@ -46,6 +49,7 @@ pub(crate) enum PlacementRecord {
     Ids {
         watermark: u64,
     },
+    Levels(Levels),
     Members {
         version: u64,
     },
@@ -109,6 +113,14 @@ pub fn members(version: u64) -> PairChange {
     let mut out = Vec::new();
     varint::put(&mut out, version);
     put(b"m", out)
+}
+
+/// Encodes the record of the levels.
+pub fn levels(levels: Levels) -> PairChange {
+    let mut out = Vec::new();
+    varint::put(&mut out, levels.recorded.get().into());
+    varint::put(&mut out, levels.in_use.get().into());
+    put(b"f", out)
 }
 
 /// Encodes the record of the version of all grants.
@@ -268,6 +280,7 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
             number(name).map(|id| PlacementRecord::CancelledMerge(RegionId(id), value.is_some()))
         }
         (b'c', Some(value)) => take_cluster(value).map(PlacementRecord::Cluster),
+        (b'f', Some(value)) => take_levels(value).map(PlacementRecord::Levels),
         (b'i', Some(value)) => {
             one_number(value).map(|watermark| PlacementRecord::Ids { watermark })
         }
@@ -315,7 +328,7 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
         }
         (b'x', Some(value)) => Grant::decode(name, value)
             .map(|grant| PlacementRecord::Grant(grant.name.clone(), Some(Box::new(grant)))),
-        (b'b' | b'c' | b'i' | b'l' | b'm' | b'o' | b's' | b'w', None) => None,
+        (b'b' | b'c' | b'f' | b'i' | b'l' | b'm' | b'o' | b's' | b'w', None) => None,
         _ => return Ok(None),
     };
     record.map(Some).ok_or_else(malformed)
@@ -324,6 +337,12 @@ pub(crate) fn decode(key: &[u8], value: Option<&[u8]>) -> Result<Option<Placemen
 fn take_cluster(value: &[u8]) -> Option<ClusterId> {
     let number = one_number(value.strip_prefix(&[FORMAT])?)?;
     Some(ClusterId(number))
+}
+
+/// Later versions may append to the record.
+fn take_levels(mut value: &[u8]) -> Option<Levels> {
+    let mut level = || Some(Level::new(u32::try_from(varint::take(&mut value)?).ok()?));
+    Some(Levels { recorded: level()?, in_use: level()? })
 }
 
 fn take_owner(value: &[u8]) -> Option<String> {

@@ -10,7 +10,7 @@ use crate::config::Config;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
-use stele_types::{Boot, DeviceSpeed, Error, Lineage, Result, StoreId, StoreRun, varint};
+use stele_types::{Boot, DeviceSpeed, Error, Level, Lineage, Result, StoreId, StoreRun, varint};
 
 /// Membership state of a store. Persisted; the numbers belong to the format.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -92,6 +92,8 @@ pub struct StoreReport {
     pub boot_count: u64,
     /// Nanoseconds that writers wait for each KiB because garbage collection lags; 0 for none.
     pub slowdown_nanos_per_kib: u64,
+    /// Level that the store's directory records; the oldest from a node of an earlier version.
+    pub level: Level,
 }
 
 /// Report of a node in a heartbeat.
@@ -105,6 +107,8 @@ pub struct NodeReport {
     pub admin_address: String,
     /// Version of the software.
     pub version: String,
+    /// Newest level that the software supports; the oldest from a node of an earlier version.
+    pub level: Level,
     /// Start time, in Unix seconds of the node's clock. For people: clocks jump.
     pub started_at: u64,
     /// Random number of this run of the process; 0 from a node of an earlier version.

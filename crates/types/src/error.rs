@@ -2,7 +2,7 @@
 //! Beside it the outcome of a write of several parts that did not all succeed, and panics that end in
 //! errors.
 
-use crate::{KeyRange, Locator, StoreId};
+use crate::{KeyRange, Level, Locator, StoreId};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -84,6 +84,19 @@ pub enum Error {
         found: u32,
         /// The newest version this build supports.
         supported: u32,
+    },
+
+    /// Reject: the store's cluster was finalized at a level that this program does not support.
+    #[error("{} belongs to a cluster of level {found}, this build supports up to {supported}; run version {version} or later. Nothing was changed", .path.display())]
+    NewerLevel {
+        /// The file that records the level.
+        path: PathBuf,
+        /// Level that the store records.
+        found: Level,
+        /// Newest level that this build supports.
+        supported: Level,
+        /// Version that first supported the recorded level.
+        version: String,
     },
 
     /// Reject: the directory belongs to another store or cluster, or to another program.
@@ -200,6 +213,12 @@ impl Error {
             Self::NewerFormat { path, found, supported } => {
                 Self::NewerFormat { path: path.clone(), found: *found, supported: *supported }
             }
+            Self::NewerLevel { path, found, supported, version } => Self::NewerLevel {
+                path: path.clone(),
+                found: *found,
+                supported: *supported,
+                version: version.clone(),
+            },
             Self::WrongStore { path, detail } => {
                 Self::WrongStore { path: path.clone(), detail: detail.clone() }
             }

@@ -63,6 +63,8 @@ ranks! {
     GC_OPTIONS,
     /// Device bytes of the directory, as last counted.
     DISK_BYTES,
+    /// Level that the directory records; held while another one is recorded.
+    STORE_LEVEL,
     /// Values that cannot be read here.
     LOST_VALUES,
     /// Blocks of runs that cannot be read here.

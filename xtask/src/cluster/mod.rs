@@ -63,6 +63,10 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
     let Some((first, rest)) = arguments.split_first() else {
         bail!("name a scenario: {}, or `ci`, or `all`", names().join(", "));
     };
+    // It needs another program, and none of the foreign ones.
+    if first == "upgrade" {
+        return crate::upgrade::run(workspace, rest);
+    }
     let is_dev = rest.iter().any(|argument| argument == "--dev");
     let rest: Vec<&str> =
         rest.iter().map(String::as_str).filter(|argument| *argument != "--dev").collect();

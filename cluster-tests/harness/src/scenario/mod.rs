@@ -27,6 +27,7 @@ mod slow_store;
 mod small_deletes;
 mod stale_reads;
 mod start;
+mod upgrade;
 mod ycsb;
 
 use crate::args::Setup;
@@ -82,6 +83,7 @@ scenarios! {
     memory "memory" "requests and answers that need more memory than a node has for them; each is whole or refused"
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     hostile_tls "hostile-tls" "attacks on a cluster with certificates: wrong ones, silent and giant handshakes, garbage within TLS; a client is served meanwhile"
+    upgrade "upgrade" "three nodes of the oldest supported version are upgraded one by one under load, one goes back and forth, then the level is raised; needs --former"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer, and while all nodes restart on other ports"
     clients "clients" "TiKV's own clients: every raw call, and what their users see of other answers than success"
 }

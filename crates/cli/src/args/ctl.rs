@@ -123,6 +123,8 @@ pub(crate) enum CtlCommand {
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4))]
         attempts: u32,
     },
+    /// Let the nodes write what only their present versions read; no earlier version can start again
+    Finalize,
     /// Compare the checksums of a region's replicas
     Checksum {
         /// Region ID

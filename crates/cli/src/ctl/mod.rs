@@ -4,6 +4,7 @@ mod access;
 mod admit;
 mod checksum;
 mod config;
+mod finalize;
 mod join;
 mod keep_run;
 mod leave;
@@ -110,6 +111,7 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::Recover(wanted) => recover::online(control, wanted, json).await,
         CtlCommand::Access { command } => access::run(control, command, json).await,
         CtlCommand::Moment { attempts } => moment::run(control, *attempts, json).await,
+        CtlCommand::Finalize => finalize::run(control, json).await,
         CtlCommand::Checksum { region: id } => checksum::run(control, region(*id), json).await,
         CtlCommand::Config { key, value } => {
             config::run(control, &args.cluster, key.as_deref(), value.as_deref(), json).await

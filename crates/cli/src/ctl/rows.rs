@@ -59,6 +59,7 @@ fn store(info: &StoreInfo) -> Vec<Cell> {
         formatted("append p99", p99_ms.map_or("-".to_owned(), |ms| format!("{ms:.1} ms")), p99_ms),
         heard(age_ms),
         words("version", info.version.as_str()),
+        number("level", u64::from(stats.level.max(1))),
         labels(&info.labels),
     ]
 }

@@ -112,9 +112,9 @@ fn listings_are_tables_or_json_lines() {
     fake.state().stores.get_mut(&2).unwrap().labels = vec![rack];
     let stores = run_on(&fake, "ctl --cluster @ stores").ok();
     let expected = "\
-store  address          state  class  regions  leaders      used       free   capacity  append p99   heard  version  labels
-    1  127.0.0.1:40001  up        23        1        1  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0
-    2  127.0.0.1:40002  up        23        1        0  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0    rack=b
+store  address          state  class  regions  leaders      used       free   capacity  append p99   heard  version  level  labels
+    1  127.0.0.1:40001  up        23        1        1  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0        1
+    2  127.0.0.1:40002  up        23        1        0  1.0 GiB  60.0 GiB  100.0 GiB      0.4 ms  120 ms  0.1.0        1  rack=b
 ";
     assert_eq!(squeezed(&golden(&fake, &stores)), squeezed(expected));
     let json = run_on(&fake, "ctl --cluster @ --json stores").ok();

@@ -7,6 +7,7 @@ mod bench;
 mod cert;
 mod cluster;
 mod common;
+mod corpus;
 #[path = "../../../client/tests/fake/mod.rs"]
 mod fake;
 mod import_export;

@@ -196,6 +196,12 @@ impl Control {
         Ok(self.call_leader(request).await?.version)
     }
 
+    /// Raises the level that the nodes write to the newest one that all of them support, or returns how
+    /// far an earlier call has come. Fails with `Refused` and the names of the nodes that stand against it.
+    pub async fn finalize(&self) -> Result<messages::FinalizeResponse> {
+        self.call_leader(messages::FinalizeRequest::default()).await
+    }
+
     async fn set_state(
         &self,
         store: StoreId,
@@ -398,8 +404,10 @@ fn classify(address: &str, status: &Status) -> Failure {
         | Code::InvalidArgument
         | Code::AlreadyExists
         | Code::PermissionDenied
-        | Code::Unauthenticated
-        | Code::Unimplemented => Failure::Final(Error::Refused(text)),
+        | Code::Unauthenticated => Failure::Final(Error::Refused(text)),
+        Code::Unimplemented => Failure::Final(Error::Refused(format!(
+            "the node at {address} runs an earlier version, which does not know this call: upgrade it first"
+        ))),
         _ if is_not_leader(status) => Failure::Node { text, leader: leader_of(status) },
         _ => Failure::Node { text: format!("{address}: {text}"), leader: leader_of(status) },
     }

@@ -464,6 +464,10 @@ impl Control for Service {
         Err(Status::unimplemented(""))
     }
 
+    async fn finalize(&self, _: Request<FinalizeRequest>) -> RpcResult<FinalizeResponse> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn join(&self, _: Request<JoinRequest>) -> RpcResult<JoinResponse> {
         Err(Status::unimplemented(""))
     }

@@ -7,6 +7,7 @@ mod apply;
 mod engine;
 mod get_many;
 mod install;
+mod level;
 mod losses;
 mod open;
 mod place;
@@ -37,6 +38,7 @@ pub(crate) use slice::{Extent, ReadSlice, SLICE_PAIRS_MAX, Slice};
 use crate::options::Options;
 use apply::ApplyState;
 use bytes::Bytes;
+use level::RecordedLevel;
 pub use losses::RepairStats;
 use losses::{LostBlocks, LostValues};
 use place::{DiskBytes, Place};
@@ -83,6 +85,7 @@ pub(crate) struct Shared {
     pub apply: Mutex<ApplyState, { rank::APPLY }>,
     pub user_bytes: AtomicU64,
     pub disk_bytes: DiskBytes,
+    pub level: RecordedLevel,
     pub space: SpaceState,
     pub lost_values: LostValues,
     pub lost_blocks: LostBlocks,

@@ -1,6 +1,7 @@
 //! Opening: checks the identity, opens the index, and replays the log.
 
 use super::apply::ApplyState;
+use super::level::RecordedLevel;
 use super::losses::{LostBlocks, LostValues};
 use super::place::{DiskBytes, Place};
 use super::reserve::{Reserve, ReserveSize};
@@ -50,8 +51,8 @@ const SLACK_OF_DEVICE: u64 = 64;
 
 impl Store {
     /// Opens the store in `dir`; creates it if there is none. Fails with `Locked` if another
-    /// process has it open, and with `NewerFormat`, `WrongStore` (a shard of a set, on files that keep
-    /// changes, too), `Corrupt` or `Missing`, having changed nothing.
+    /// process has it open, and with `NewerFormat`, `NewerLevel`, `WrongStore` (a shard of a set, on
+    /// files that keep changes, too), `Corrupt` or `Missing`, having changed nothing.
     pub fn open(
         vfs: Arc<dyn Vfs>,
         clock: Arc<dyn Clock>,
@@ -76,7 +77,7 @@ impl Store {
         options.validate()?;
         let vfs: Arc<dyn Vfs> = Arc::new(FrugalVfs::new(vfs, options.handles.clone()));
         let timer = options.timer.get_or_insert_with(|| DeviceTimer::new(clock.clone())).clone();
-        let id = identity::open(&vfs, dir, options.store, replay)?;
+        let (id, level) = identity::open(&vfs, dir, options.store, replay)?;
         let set = options.clone();
         let options = options.within_device(vfs.total_bytes(dir)?);
         let reserve_size = ReserveSize::of(&set, &options);
@@ -105,6 +106,7 @@ impl Store {
             apply: Mutex::new(ApplyState::resume(&known.checkpoint)),
             user_bytes: AtomicU64::new(0),
             disk_bytes: DiskBytes::default(),
+            level: RecordedLevel::new(level),
             space: SpaceState::new(clock.clone(), reserve, reserve_size),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),

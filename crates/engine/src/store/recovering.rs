@@ -46,7 +46,9 @@ impl RecoveringStore {
         let lock = vfs.lock(&dir.join("LOCK"))?;
         match Self::survey_dir(&vfs, dir, options, lock) {
             Ok(recovering) => Ok((!recovering.survey.is_recovered()).then_some(recovering)),
-            Err(Error::WrongStore { .. } | Error::NewerFormat { .. }) => Ok(None),
+            Err(
+                Error::WrongStore { .. } | Error::NewerFormat { .. } | Error::NewerLevel { .. },
+            ) => Ok(None),
             Err(error) if error.is_damage() => Ok(None),
             Err(error) => Err(error),
         }
@@ -58,7 +60,7 @@ impl RecoveringStore {
         options: &Options,
         lock: Box<dyn DirLock>,
     ) -> Result<Self> {
-        let id = identity::open(vfs, dir, options.store, Replay::Committed)?;
+        let (id, _) = identity::open(vfs, dir, options.store, Replay::Committed)?;
         let (index, known) = rebuild::open_undamaged(vfs, dir, id, options)?;
         let from = recover_from(&known, Replay::Committed);
         let survey = DamageSurvey::take(

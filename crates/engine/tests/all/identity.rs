@@ -7,8 +7,8 @@ use stele_engine::{
     Db, DirectoryKind, Error, Options, Partition, Replay, SetId, ShardPlace, Shards, ShardsOptions,
     Store, directory_kind,
 };
-use stele_simulated_disk::SimVfs;
-use stele_types::StoreId;
+use stele_simulated_disk::{CrashAt, CrashPoint, SimVfs};
+use stele_types::{Level, StoreId};
 use stele_vfs::Vfs;
 
 // Catalogue: 7.
@@ -38,7 +38,7 @@ fn a_newer_format_is_refused_and_nothing_is_changed() {
     disk.write_file(&path, text.as_bytes());
     let operations = disk.operations();
     let refused = open(&disk, &tiny()).unwrap_err();
-    assert!(matches!(refused, Error::NewerFormat { found: 9, supported: 2, .. }), "{refused}");
+    assert!(matches!(refused, Error::NewerFormat { found: 9, supported: 3, .. }), "{refused}");
     let changes = disk.events().into_iter().filter(|event| event.operation >= operations);
     assert_eq!(changes.filter(|event| event.path != Path::new(DIR).join("LOCK")).count(), 0);
     disk.write_file(&path, &old);
@@ -142,4 +142,75 @@ fn new_stores_have_identities_that_no_client_knows() {
     let disk = disk(7);
     let id = open(&disk, &tiny()).unwrap().store().id();
     assert_eq!(open(&disk, &tiny()).unwrap().store().id(), id, "it stays");
+}
+
+fn store_file(disk: &SimVfs) -> String {
+    String::from_utf8(disk.read_file(Path::new(DIR).join("STORE")).unwrap()).unwrap()
+}
+
+/// The first lines are those that the versions before levels wrote; they read up to format 2.
+#[test]
+fn a_level_is_durable_when_it_is_recorded_and_is_never_lowered() {
+    let options = Options { store: Some(StoreId(77)), ..tiny() };
+    for seed in 0..20 {
+        let disk = disk(seed);
+        let store = open_node(&disk, options.clone()).unwrap();
+        assert_eq!(store.level(), Level::OLDEST);
+        let before = store_file(&disk);
+        assert!(
+            before.starts_with("stele store\nformat 2\nkind node\nstore 77\ncrc32c "),
+            "{before}"
+        );
+        store.record_level(Level::OLDEST).unwrap();
+        assert_eq!(store_file(&disk), before, "nothing is written for the oldest level");
+        store.record_level(Level::MOMENTS).unwrap();
+        store.record_level(Level::OLDEST).unwrap();
+        assert_eq!(store.level(), Level::MOMENTS);
+        disk.crash_now();
+        let disk = disk.restart(seed);
+        let of_level =
+            "stele store\nformat 3\nkind node\nstore 77\nlevel 2\nversion 0.2.0\ncrc32c ";
+        assert!(store_file(&disk).starts_with(of_level), "{}", store_file(&disk));
+        assert_eq!(open_node(&disk, options.clone()).unwrap().level(), Level::MOMENTS);
+    }
+    let embedded = Store::open(Arc::new(disk(1)), clock(), Path::new(DIR), tiny(), Replay::All);
+    assert!(embedded.unwrap().0.record_level(Level::MOMENTS).is_err());
+}
+
+#[test]
+fn a_crash_while_a_level_is_recorded_leaves_the_former_one_or_the_new_one() {
+    let options = Options { store: Some(StoreId(77)), ..tiny() };
+    let mut found = std::collections::BTreeSet::new();
+    for seed in 0..40 {
+        let disk = disk(seed);
+        let store = open_node(&disk, options.clone()).unwrap();
+        let after = disk.operations() + seed % 6;
+        disk.crash_at(CrashPoint { operation: after, at: CrashAt::Inside });
+        let _ = store.record_level(Level::MOMENTS);
+        disk.crash_now();
+        let disk = disk.restart(seed);
+        found.insert(open_node(&disk, options.clone()).unwrap().level());
+    }
+    assert_eq!(found.len(), 2);
+}
+
+// Catalogue: 66.
+#[test]
+fn a_directory_of_a_higher_level_is_refused_with_the_version_that_it_needs() {
+    let disk = disk(1);
+    let options = Options { store: Some(StoreId(77)), ..tiny() };
+    let store = open_node(&disk, options.clone()).unwrap();
+    assert!(store.record_level(Level::new(Level::NEWEST.get() + 1)).is_err());
+    drop(store);
+    let body = "stele store\nformat 3\nkind node\nstore 77\nlevel 9\nversion 0.9.0\n";
+    let text = format!("{body}crc32c {:08x}\n", stele_types::checksum::crc32c(body.as_bytes()));
+    disk.write_file(PathBuf::from(DIR).join("STORE"), text.as_bytes());
+    let operations = disk.operations();
+    let refused = open_node(&disk, options).unwrap_err();
+    assert!(matches!(refused, Error::NewerLevel { .. }), "{refused}");
+    for part in ["level 9", "up to 2", "run version 0.9.0 or later"] {
+        assert!(refused.to_string().contains(part), "{refused}");
+    }
+    let changes = disk.events().into_iter().filter(|event| event.operation >= operations);
+    assert_eq!(changes.filter(|event| event.path != Path::new(DIR).join("LOCK")).count(), 0);
 }

@@ -15,6 +15,7 @@ mod tests;
 
 use crate::access::Grants;
 use crate::config::Config;
+use crate::levels::Levels;
 use crate::pairs::{self, PairChange, PlacementRecord};
 use crate::region_info::{RegionInfo, RegionReport};
 use crate::store::{LastHeartbeat, Store, StoreState};
@@ -69,6 +70,7 @@ pub struct Cluster {
     /// as far as this leader knows.
     cancelled_merges: BTreeMap<RegionId, Option<Millis>>,
     grants: Grants,
+    pub(crate) levels: Levels,
 }
 
 /// Time after a change of leaders in which some stores may not have reported yet.
@@ -105,6 +107,7 @@ impl Cluster {
             nearly_full: BTreeSet::new(),
             cancelled_merges: BTreeMap::new(),
             grants: Grants::default(),
+            levels: Levels::default(),
         };
         let mut any = false;
         for (key, value) in pairs {
@@ -147,6 +150,7 @@ impl Cluster {
             PlacementRecord::Cluster(id) => self.id = id,
             PlacementRecord::Ids { watermark } => self.ids.raise_watermark(watermark),
             PlacementRecord::Members { version } => self.members_version = version,
+            PlacementRecord::Levels(levels) => self.fold_levels(levels),
             PlacementRecord::Setting { name, value } => self.config.fold(&name, value),
             PlacementRecord::CancelledMerge(id, is_cancelled) => {
                 self.fold_cancelled_merge(id, is_cancelled);
@@ -194,6 +198,14 @@ impl Cluster {
             PlacementRecord::Access { version } => self.grants.version = version,
             PlacementRecord::Grant(name, grant) => self.grants.fold(name, grant.map(|it| *it)),
         }
+    }
+
+    /// Invariant: no level is lowered, whatever is replayed: stores have recorded it.
+    /// Test: `levels_are_never_lowered`.
+    fn fold_levels(&mut self, Levels { recorded, in_use }: Levels) {
+        // bug placement.level_lowered: self.levels = Levels { recorded, in_use };
+        self.levels.recorded = self.levels.recorded.max(recorded);
+        self.levels.in_use = self.levels.in_use.max(in_use);
     }
 
     fn fold_store(&mut self, store: Store) {

@@ -34,7 +34,7 @@ const SERVICES: [(&str, CallClass); 6] = [
 const CONTROL: &str = "/stele.control.v1.Control/";
 
 /// Calls of [`CONTROL`], each with its class: a new one has none until it stands here.
-const CONTROL_CALLS: [(&str, CallClass); 30] = [
+const CONTROL_CALLS: [(&str, CallClass); 31] = [
     ("Join", CallClass::Peer),
     ("Heartbeat", CallClass::Peer),
     ("AllocIds", CallClass::Peer),
@@ -54,6 +54,7 @@ const CONTROL_CALLS: [(&str, CallClass); 30] = [
     ("AccessList", CallClass::Admin),
     ("AccessGrant", CallClass::Admin),
     ("AccessRevoke", CallClass::Admin),
+    ("Finalize", CallClass::Admin),
     ("RegionDetail", CallClass::Admin),
     ("RecoverReplica", CallClass::Admin),
     ("LocalChecksum", CallClass::Admin),

@@ -117,6 +117,12 @@ impl DescribedChange for KeepRunRequest {
     }
 }
 
+impl DescribedChange for FinalizeRequest {
+    fn arguments(&self) -> String {
+        "the level of the cluster".to_owned()
+    }
+}
+
 impl DescribedChange for SetConfigRequest {
     fn arguments(&self) -> String {
         let is_known = PlacementService::is_setting(&self.key)

@@ -274,5 +274,6 @@ control! {
         admit(AdmitRequest) -> AdmitResponse = admit;
         access_grant(AccessGrantRequest) -> AccessChangeResponse = access_grant;
         access_revoke(AccessRevokeRequest) -> AccessChangeResponse = access_revoke;
+        finalize(FinalizeRequest) -> FinalizeResponse = finalize;
     }
 }

@@ -9,7 +9,9 @@ use super::split::{self, IdSource};
 use crate::access::LiveRules;
 use crate::config::Config;
 use crate::members::Members;
-use crate::placement::{PlacementService, answer_of, grants_of, heartbeat_request, wire_times};
+use crate::placement::{
+    PlacementService, answer_of, grants_of, heartbeat_request, is_below_level, wire_times,
+};
 use crate::store::{Sample, StoreHandle};
 use crate::stores::{Boots, Stores};
 use crate::tasks::caught;
@@ -23,7 +25,7 @@ use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
 use stele_placement::{Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::{Changes, Input};
-use stele_types::{Clock, StoreId};
+use stele_types::{Clock, Error, Level, StoreId};
 use stele_vfs::SystemClock;
 use tokio::sync::watch;
 
@@ -59,6 +61,7 @@ struct Shared {
     /// Held during a measurement of a store.
     measuring: Mutex<BTreeMap<StoreId, Arc<tokio::sync::Mutex<()>>>>,
     measuring_devices: Mutex<BTreeSet<StoreId>>,
+    recording_level: Mutex<BTreeSet<StoreId>>,
     started: Instant,
 }
 
@@ -70,6 +73,7 @@ impl Heartbeats {
             splitter: Mutex::default(),
             measuring: Mutex::default(),
             measuring_devices: Mutex::default(),
+            recording_level: Mutex::default(),
             started: Instant::now(),
         });
         let (mut measured_at, mut reported_at) = (Instant::now(), Instant::now());
@@ -130,6 +134,7 @@ impl Heartbeats {
                 client_address: self.addresses.clients.clone(),
                 admin_address: self.addresses.administrators.clone(),
                 version: env!("CARGO_PKG_VERSION").to_owned(),
+                level: Level::NEWEST,
                 started_at: self.started_at,
                 boot_nonce: self.boots.nonce(),
                 lineages: stores
@@ -160,6 +165,7 @@ impl Heartbeats {
             Ok(response) => {
                 self.update_members(&response);
                 self.update_grants(&response);
+                self.update_level(shared, &response);
                 self.apply(shared, &response, sequence).await;
                 match response.interval_ms {
                     0 => INTERVAL,
@@ -168,6 +174,12 @@ impl Heartbeats {
             }
             Err(status) => {
                 tracing::debug!("heartbeat: {}", status.message());
+                // Invariant: a node that may not understand what the cluster writes does not serve.
+                // bug server.serves_below_the_level: never
+                if is_below_level(&status) {
+                    let error = Error::Refused(status.message().to_owned());
+                    self.router.tasks.end_node("heartbeats", error);
+                }
                 shared.reporter.lock().failed();
                 self.router.leader_unknown.notify_one();
                 RETRY_INTERVAL
@@ -349,6 +361,38 @@ impl Heartbeats {
         });
     }
 
+    /// Takes the levels over. The stores that record less record the level now, each on a thread of its own:
+    /// its device may hang.
+    fn update_level(&self, shared: &Arc<Shared>, response: &wire::HeartbeatResponse) {
+        let level = Level::new(response.level);
+        self.stores.note_level_in_use(Level::new(response.level_in_use));
+        for store in self.stores.all() {
+            let is_below = store.is_running() && store.engine().level() < level;
+            if !is_below || !shared.recording_level.lock().insert(store.id()) {
+                continue;
+            }
+            let (shared, router) = (shared.clone(), self.router.clone());
+            self.router.tasks.spawn_finite("level", async move {
+                let id = store.id();
+                let recorded =
+                    tokio::task::spawn_blocking(move || store.engine().record_level(level)).await;
+                shared.recording_level.lock().remove(&id);
+                // A panic in it has been logged.
+                match recorded {
+                    Ok(Err(error)) => {
+                        tracing::warn!("store {id} cannot record level {level}: {error}")
+                    }
+                    Ok(Ok(())) => {
+                        tracing::info!("store {id} has recorded level {level}");
+                        router.report_due.notify_one();
+                    }
+                    Err(_) => {}
+                }
+                Ok(())
+            });
+        }
+    }
+
     /// Destroys a removed replica. Does not wait: its store may hang.
     fn destroy(&self, peer: StalePeer) {
         let Some(store) = self.stores.get(peer.store) else { return };
@@ -402,6 +446,7 @@ fn store_report(store: &StoreHandle, sample: Option<&Sample>) -> StoreReport {
         device: engine.device_speed(),
         receiving: store.take_receiving(),
         slowdown_nanos_per_kib: store.slowdown(),
+        level: engine.level(),
         ..StoreReport::default()
     }
 }

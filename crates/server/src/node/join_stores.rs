@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::stele::control::v1::{JoinRequest, JoinResponse};
 use stele_replica::RaftStore;
-use stele_types::{Error, Result, StoreId, StoreIdent};
+use stele_types::{Error, Level, Result, StoreId, StoreIdent};
 use tokio::sync::watch;
 use tonic::Code;
 
@@ -41,6 +41,7 @@ impl Parts {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             lease_times: Some(wire_times(&open::times_of(&self.config))),
             join_token: identity::join_token(&self.config)?,
+            level: Level::NEWEST.get(),
             ..JoinRequest::default()
         };
         let answer = join_with_retry(placement, &request).await?;
@@ -49,10 +50,10 @@ impl Parts {
                 "the cluster allocated another number of store ids than requested",
             ));
         }
-        let tick = identity::tick_of(&answer)?;
+        let (tick, level) = (identity::tick_of(&answer)?, Level::new(answer.level));
         for (open, id) in new.into_iter().zip(answer.store_ids) {
             let ident = StoreIdent { cluster: self.cluster, store: StoreId(id), tick };
-            self.start(open, ident).await?;
+            self.start(open, ident, level).await?;
         }
         self.members.update(answer.members_version, &answer.members, &self.address);
         // The new directories have no copy of the list yet.
@@ -61,11 +62,15 @@ impl Parts {
         Ok(())
     }
 
-    async fn start(&self, open: OpenDir, ident: StoreIdent) -> Result<()> {
+    async fn start(&self, open: OpenDir, ident: StoreIdent, level: Level) -> Result<()> {
         let OpenDir { dir, engine, run, .. } = open;
-        // The id is durable before the store uses it.
+        // Level and id are durable before the store uses them.
         let marked = engine.clone();
-        blocking(move || RaftStore::write_ident(&*marked, &ident)).await?;
+        let mark = move || {
+            marked.record_level(level)?;
+            RaftStore::write_ident(&*marked, &ident)
+        };
+        blocking(mark).await?;
         self.members.keep_in(&dir);
         self.members.add_own(ident.store, &self.address, &dir, run.clone());
         self.boots.add(ident.store, run);

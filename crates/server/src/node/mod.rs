@@ -361,11 +361,13 @@ impl Parts {
             self.addresses.clone(),
         );
         let founded = idents.iter().any(|ident| ident.store == StoreId(1));
-        let bootstrap = founded.then(|| Bootstrap {
+        let bootstrap = || Bootstrap {
             cluster: self.cluster,
             address: self.address.clone(),
             capacities_bytes: self.capacities_bytes(),
-        });
+        };
+        let recorded = self.stores.all().iter().map(|store| store.engine().level()).min();
+        let bootstrap = founded.then(|| (bootstrap(), recorded.unwrap_or_default()));
         let times = open::times_of(&self.config);
         PlacementService::new(self.cluster, times, Arc::new(system), bootstrap)
     }

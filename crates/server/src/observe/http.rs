@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use stele_engine::ScrubStats;
 use stele_storage::Space;
-use stele_types::{ClusterId, DeviceSpeed, OpCost};
+use stele_types::{ClusterId, DeviceSpeed, Level, OpCost};
 use stele_vfs::{FileSystem, warnings};
 
 /// State that the routes report.
@@ -205,6 +205,19 @@ fn file_system(of: &FileSystem) -> Value {
     })
 }
 
+fn recovering(stores: &Stores) -> Vec<Value> {
+    let recovering = stores.recovering();
+    let stores = recovering.iter().map(|store| {
+        json!({
+            "store": store.id.0,
+            "directory": store.dir.display().to_string(),
+            "lost_entries": store.lost(),
+            "lost_entries_at_first": store.lost_at_first,
+        })
+    });
+    stores.collect()
+}
+
 async fn status(State(health): State<Health>) -> Json<Value> {
     let samples = samples(&health.stores).await;
     let stores: Vec<Value> = health
@@ -216,6 +229,7 @@ async fn status(State(health): State<Health>) -> Json<Value> {
             let (replicas, leaders) = counts(&health.stores, store.id());
             json!({
                 "store": store.id().0,
+                "level": store.engine().level().get(),
                 "running": store.is_running(),
                 "replicas": replicas,
                 "leaders": leaders,
@@ -238,19 +252,6 @@ async fn status(State(health): State<Health>) -> Json<Value> {
             })
         })
         .collect();
-    let recovering: Vec<Value> = health
-        .stores
-        .recovering()
-        .iter()
-        .map(|store| {
-            json!({
-                "store": store.id.0,
-                "directory": store.dir.display().to_string(),
-                "lost_entries": store.lost(),
-                "lost_entries_at_first": store.lost_at_first,
-            })
-        })
-        .collect();
     let failed: Vec<Value> = health
         .stores
         .failed()
@@ -265,12 +266,14 @@ async fn status(State(health): State<Health>) -> Json<Value> {
         .collect();
     Json(json!({
         "version": env!("CARGO_PKG_VERSION"),
+        "level_supported": Level::NEWEST.get(),
+        "level_in_use": health.stores.level_in_use().get(),
         "cluster": health.cluster.0,
         "tick_ms": health.tick_ms,
         "address": health.address,
         "uptime_s": health.metrics.uptime().as_secs(),
         "stores": stores,
-        "waiting_stores": recovering,
+        "waiting_stores": recovering(&health.stores),
         "failed_stores": failed,
     }))
 }

@@ -27,6 +27,7 @@ leader_calls! {
 impl PlacementService {
     async fn join_here(self: &Arc<Self>, request: JoinRequest) -> Result<JoinResponse, Status> {
         self.check_times(request.lease_times.as_ref(), &request.address).map_err(with_remedy)?;
+        self.check_level(request.level, &request.address).await?;
         let stores: Vec<NewStore> = request.stores.into_iter().map(new_store).collect();
         let node = self.sender().map(|name| JoiningNode {
             name,
@@ -46,6 +47,7 @@ impl PlacementService {
                     members_version: state.cluster.members_version(),
                     members: members_of(&state.cluster, &own),
                     lease_times: Some(times),
+                    level: state.cluster.levels().recorded.get(),
                 });
                 if let Some(text) =
                     response.as_ref().ok().and_then(|it| warning_of_two(&it.members))

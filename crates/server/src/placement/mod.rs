@@ -8,6 +8,7 @@ mod access;
 mod answers;
 mod explain;
 mod forward;
+mod levels;
 mod lookup;
 mod members;
 mod moment;
@@ -20,6 +21,7 @@ mod wire;
 
 pub(crate) use access::decode as grants_of;
 pub(crate) use forward::named_leader;
+pub(crate) use levels::is_below_level;
 pub(crate) use members::warning_of_two;
 pub(crate) use wire::{answer_of, labels_of, request as heartbeat_request, times_of, wire_times};
 
@@ -36,12 +38,12 @@ use std::sync::Arc;
 use stele_node::placement::{Accepted, NotDecided, PlacementLeader, Work};
 use stele_node::report::Report;
 use stele_placement::{
-    Bootstrap, Cluster, LeaderState, Millis, PairChange, SYSTEM_REGION, other_node,
+    Bootstrap, Cluster, LeaderState, Levels, Millis, PairChange, SYSTEM_REGION, other_node,
 };
 use stele_proto::stele::control::v1::{HeartbeatRequest, HeartbeatResponse};
 use stele_replica::LeaseTimes;
 use stele_types::{
-    Clock, ClusterId, Error, Peer, PeerRole, Region, Result, StoreId, StoreRun, Term,
+    Clock, ClusterId, Error, Level, Peer, PeerRole, Region, Result, StoreId, StoreRun, Term,
 };
 use stele_vfs::SystemClock;
 use tokio::sync::oneshot;
@@ -165,12 +167,12 @@ type Decided<T, E> = oneshot::Receiver<Result<T, NotDecided<E>>>;
 
 impl PlacementService {
     /// Creates the service of a node with the times of its leases. `bootstrap` is set if the node
-    /// bootstrapped the cluster: it writes the first pairs.
+    /// bootstrapped the cluster: it writes the first pairs, with the level that its stores recorded.
     pub fn new(
         cluster: ClusterId,
         times: LeaseTimes,
         system: Arc<dyn System>,
-        bootstrap: Option<Bootstrap>,
+        bootstrap: Option<(Bootstrap, Level)>,
     ) -> Arc<Self> {
         Self::with_clock(cluster, times, system, bootstrap, Arc::new(SystemClock::new()))
     }
@@ -179,7 +181,7 @@ impl PlacementService {
         cluster: ClusterId,
         times: LeaseTimes,
         system: Arc<dyn System>,
-        bootstrap: Option<Bootstrap>,
+        bootstrap: Option<(Bootstrap, Level)>,
         clock: Arc<dyn Clock>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -187,7 +189,7 @@ impl PlacementService {
             times,
             system,
             clock,
-            leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(|it| it.pairs()))),
+            leader: RwLock::new(PlacementLeader::new(cluster, bootstrap.map(levels::first_pairs))),
             saving: tokio::sync::Mutex::default(),
             taking: tokio::sync::Mutex::default(),
             forward: Forward::default(),
@@ -386,6 +388,7 @@ impl PlacementService {
         request: HeartbeatRequest,
     ) -> Result<HeartbeatResponse, Status> {
         self.check_times(request.lease_times.as_ref(), &request.address)?;
+        self.check_level(request.level, &request.address).await?;
         let (cluster, own) = (self.cluster, self.system.own_address());
         let placement_stores = self.system.placement_stores().iter().map(|store| store.0).collect();
         let (sender, decided) = oneshot::channel();
@@ -464,12 +467,15 @@ fn response(
     let members_version = state.cluster.members_version();
     let is_known = request.members_version == members_version;
     let grants = state.cluster.grants();
+    let Levels { recorded, in_use } = state.cluster.levels();
     let lacks_grants = request.access_version.is_some_and(|known| known != grants.version);
     HeartbeatResponse {
         cluster_id: cluster.0,
         members_version,
         members: if is_known { Vec::new() } else { members_of(&state.cluster, own) },
         access: lacks_grants.then(|| access::encode(grants)),
+        level: recorded.get(),
+        level_in_use: in_use.get(),
         ..wire::response(&answer)
     }
 }

@@ -152,6 +152,7 @@ fn info(state: &LeaderState, counts: &StoreCounts, store: &Store, now: Millis) -
         append_age_ms: report.append_age_ms,
         live: report.live_bytes,
         usable: report.usable_bytes,
+        level: report.level.get(),
         ..StoreStats::default()
     };
     let age = match store.last_heartbeat {

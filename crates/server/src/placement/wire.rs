@@ -9,8 +9,8 @@ use stele_placement::{
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::LeaseTimes;
 use stele_types::{
-    DeviceSpeed, Lineage, LogIndex, OpCost, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId,
-    StoreId, Term,
+    DeviceSpeed, Level, Lineage, LogIndex, OpCost, Peer, PeerId, PeerRole, Region, RegionEpoch,
+    RegionId, StoreId, Term,
 };
 
 pub(crate) fn wire_times(times: &LeaseTimes) -> wire::LeaseTimes {
@@ -35,6 +35,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         client_address: report.node.client_address,
         admin_address: report.node.admin_address,
         version: report.node.version,
+        level: report.node.level.get(),
         started_at: report.node.started_at,
         boot_nonce: report.node.boot_nonce,
         region_bytes_max: report.node.region_bytes_max,
@@ -63,6 +64,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             client_address: request.client_address.clone(),
             admin_address: request.admin_address.clone(),
             version: request.version.clone(),
+            level: Level::new(request.level),
             started_at: request.started_at,
             boot_nonce: request.boot_nonce,
             lineages: request.starts.iter().filter_map(lineage_of).collect(),
@@ -272,6 +274,7 @@ fn store_stats(report: &StoreReport) -> wire::StoreStats {
         snapshots_receiving: u32::try_from(report.receiving).unwrap_or(u32::MAX),
         boot_count: report.boot_count,
         slowdown_nanos_per_kib: report.slowdown_nanos_per_kib,
+        level: report.level.get(),
         ..wire::StoreStats::default()
     }
 }
@@ -310,6 +313,7 @@ fn store_report_of(stats: &wire::StoreStats) -> StoreReport {
         receiving: u64::from(stats.snapshots_receiving),
         boot_count: stats.boot_count,
         slowdown_nanos_per_kib: stats.slowdown_nanos_per_kib,
+        level: Level::new(stats.level),
     }
 }
 

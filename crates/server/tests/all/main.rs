@@ -9,6 +9,7 @@ mod exposition;
 mod failing_stores;
 mod full_log_disk;
 mod identities;
+mod level;
 mod listeners;
 mod lost_entries;
 mod memory;

@@ -10,7 +10,7 @@ use stele_placement::{Bootstrap, PairChange};
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::LeaseTimes;
 use stele_types::{
-    ClusterId, Error, ManualClock, Peer, PeerId, Region, RegionId, Result, StoreId, Term,
+    ClusterId, Error, Level, ManualClock, Peer, PeerId, Region, RegionId, Result, StoreId, Term,
 };
 use tokio::sync::Semaphore;
 
@@ -145,7 +145,7 @@ impl Nodes {
                 address: address(1),
                 capacities_bytes: vec![1 << 40],
             };
-            let bootstrap = (node == 1).then_some(bootstrap);
+            let bootstrap = (node == 1).then_some((bootstrap, Level::OLDEST));
             let system = Arc::new(system);
             PlacementService::with_clock(CLUSTER, TIMES, system, bootstrap, clock.clone())
         };
