@@ -8,6 +8,7 @@ pub mod clients;
 mod copies;
 pub mod damaged_payloads;
 pub mod faults;
+mod follower;
 pub mod group;
 pub mod hardware;
 pub mod helical;

@@ -106,6 +106,8 @@ pub struct Plan {
     pub pauses_before_lease: bool,
     /// Writers wait while garbage collection lags.
     pub has_slow_writers: bool,
+    /// A reader follows the logs of all regions.
+    pub follows: bool,
     /// Every replica is damaged in a different place, and there are no other faults.
     pub is_helix: bool,
     /// With `is_helix`: the damage is in the logs, done while all nodes are down.
@@ -172,6 +174,7 @@ impl Plan {
             takes_moments: WITH_MOMENTS.contains(&(seed % 20)),
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
             has_slow_writers: WITH_SLOW_WRITERS.contains(&(seed % 20)),
+            follows: false,
             is_helix: false,
             has_damaged_payloads: false,
         }
@@ -231,6 +234,17 @@ impl Plan {
     pub fn with_lost_majority(mut self) -> Self {
         if WITH_LOST_MAJORITY.contains(&(self.seed % 20)) && self.nodes >= 3 {
             self.faults.insert(Fault::LoseMajority);
+        }
+        self
+    }
+
+    /// Adds a reader of the logs to the plans of some seeds, with a window of segments for it.
+    pub fn with_follower(mut self) -> Self {
+        if WITH_FOLLOWER.contains(&(self.seed % 20)) {
+            self.follows = true;
+            let window = pick(&mut fork(self.seed, "history"), &[0, 300_000, 64 << 20, 64 << 20]);
+            self.engine.history_bytes_max = window;
+            self.other_engine.history_bytes_max = window;
         }
         self
     }
@@ -321,6 +335,10 @@ const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
 /// Remainders by 20 of the seeds in which moments are taken. The seeds that once showed a fault have none of
 /// them either.
 const WITH_MOMENTS: [u64; 5] = [2, 3, 5, 11, 18];
+
+/// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
+/// them either.
+const WITH_FOLLOWER: [u64; 3] = [0, 3, 18];
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;

@@ -113,6 +113,7 @@ fn play(world: &mut World) {
         let state = world.describe();
         return world.fail(format!("the cluster does not form:{state}"));
     }
+    world.start_follower();
     world.start_clients(world.plan.ops_max);
     world.start_faults();
     world.begin_moments();
@@ -125,6 +126,7 @@ fn play(world: &mut World) {
         probe(world);
         world.check_placement();
     }
+    world.end_follower();
     finish(world);
     if world.plan.seed.is_multiple_of(2) {
         for node in 1..=world.plan.nodes {

@@ -103,6 +103,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Append(args) => commands::append(args),
         Command::Scan(args) => commands::scan(args),
         Command::Count(args) => commands::count(args),
+        Command::Watch(args) => commands::watch(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
         Command::Verify(args) => commands::verify(args),

@@ -33,8 +33,12 @@ impl Output {
         self.line(&Value::Object(object).to_string())
     }
 
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn flush(&mut self) -> Result<()> {
         self.out.flush().map_err(failed)
+    }
+
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.flush()
     }
 }
 

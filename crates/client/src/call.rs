@@ -133,6 +133,18 @@ raw_calls! {
 call!(TikvClient, kvrpcpb::RawScanRequest, ScanResponse, raw_scan);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ModifyRequest, kv::ModifyResponse, modify);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistResponse, exist);
+call!(
+    kv::kv_client::KvClient<Observed<Wire>>,
+    kv::ReadIndexRequest,
+    kv::ReadIndexResponse,
+    read_index
+);
+call!(
+    kv::kv_client::KvClient<Observed<Wire>>,
+    kv::FollowRequest,
+    tonic::Streaming<kv::FollowResponse>,
+    follow
+);
 
 macro_rules! raw_call {
     ($package:ident, $request:ident, $effect:ident, $failure:expr) => {
@@ -168,6 +180,7 @@ raw_call!(kvrpcpb, RawCasRequest, Once, |r| take(&mut r.error));
 raw_call!(kvrpcpb, RawChecksumRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, ModifyRequest, Once, |r| take(&mut r.error));
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
+raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
     std::mem::take(text)

@@ -34,7 +34,7 @@ use tower::{BoxError, Service, ServiceExt, service_fn};
 /// Time after a refused connection during which no further one is attempted.
 const REFUSAL_BACKOFF: Duration = Duration::from_millis(200);
 pub(crate) struct Connections {
-    dial: Box<dyn Dial>,
+    dial: Arc<dyn Dial>,
     connections_per_node: usize,
     nodes: Mutex<HashMap<String, Arc<Node>>>,
 }
@@ -62,7 +62,12 @@ pub(crate) struct Connection {
 impl Connections {
     pub(crate) fn new(dial: Box<dyn Dial>, options: &Options) -> Self {
         let connections_per_node = options.connections_per_node.max(1);
-        Self { dial, connections_per_node, nodes: Mutex::default() }
+        Self { dial: dial.into(), connections_per_node, nodes: Mutex::default() }
+    }
+
+    /// Returns a set of other connections, one to each node, that are made in the same way.
+    pub(crate) fn beside(&self) -> Self {
+        Self { dial: Arc::clone(&self.dial), connections_per_node: 1, nodes: Mutex::default() }
     }
 
     /// Returns a connection to `host:port`. On an error nothing was sent.

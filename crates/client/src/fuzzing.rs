@@ -2,8 +2,11 @@
 
 use crate::retry_decision::{Step, decide_retry};
 use crate::route::RegionCache;
+use crate::watch::Token;
+use std::fmt::Write;
 use stele_proto::{errorpb, metapb, pdpb};
 use stele_types::Region;
+use stele_types::checksum::crc32c;
 
 /// Caches the regions that PD returns, finds their keys, and moves from peer to peer.
 pub fn routes(answers: &[pdpb::GetRegionResponse]) {
@@ -36,5 +39,17 @@ pub fn region_error(error: &errorpb::Error) {
         for region in regions {
             cache.install(region, None);
         }
+    }
+}
+
+/// Reads the token of a watch with this body and its checksum. What is read is written alike.
+pub fn watch_token(body: &[u8]) {
+    let mut text = "watch1.".to_owned();
+    for byte in body.iter().chain(&crc32c(body).to_le_bytes()) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    if let Ok(token) = text.parse::<Token>() {
+        assert_eq!(token.to_string().parse::<Token>().ok().as_ref(), Some(&token));
     }
 }

@@ -29,6 +29,7 @@ mod raw;
 mod retry_decision;
 mod route;
 mod stream;
+mod watch;
 
 #[doc(hidden)]
 pub mod fuzzing;
@@ -41,3 +42,4 @@ pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
 pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
 /// Messages of the control protocol.
 pub use stele_proto::stele::control::v1 as messages;
+pub use watch::{Token, Watch, WatchEvent, WatchFrom, WatchOptions};

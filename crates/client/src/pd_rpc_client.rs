@@ -121,6 +121,13 @@ impl PdRpcClient {
         Ok(())
     }
 
+    /// Returns the stores of which the address is known, ascending.
+    pub(crate) fn known_stores(&self) -> Vec<StoreId> {
+        let mut stores: Vec<StoreId> = self.stores.lock().keys().copied().collect();
+        stores.sort_unstable();
+        stores
+    }
+
     pub(crate) fn forget_store(&self, id: StoreId) {
         self.stores.lock().remove(&id);
     }

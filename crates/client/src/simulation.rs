@@ -1,6 +1,7 @@
 //! Clients over a simulated transport, for tests: everything above the connections is the product's.
 
 pub use crate::connections::{Dial, Dialled, Wire, over};
+pub use crate::watch::{Cursors, First, Mark, MarkPart, Position, StreamId, Wanted};
 
 use crate::{Client, Options, backoff};
 use stele_types::Result;

@@ -11,3 +11,4 @@ mod parts;
 mod simulation;
 mod unsent;
 mod unserving;
+mod watch;

@@ -24,6 +24,7 @@ pub use shards::{
     ShardsStats, shard_of,
 };
 pub use stele_gc::{GcOptions, Phase, PolicyKind};
+pub use stele_log::{History, HistoryReader, PinState, Pinned};
 pub use stele_storage::{
     Cached, CachedGet, EngineStats, EngineView, LogStore, Modification, Modified, NewPair, Order,
     Pages, Pair, PairMeta, PendingGet, RangeSize, Repair, ScanOptions, Snapshots, StateMachine,

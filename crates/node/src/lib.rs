@@ -3,6 +3,7 @@
 //! The server runs them on threads and sockets, the simulation in virtual time, the baselines with
 //! other engines. Each driver takes inputs and the time, and returns what its owner must do next.
 
+pub mod follow;
 pub mod hand_over;
 pub mod members;
 pub mod moment;

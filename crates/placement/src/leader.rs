@@ -1,6 +1,7 @@
 //! In-memory state of the placement leader, and its regular work between commits. The caller reads
 //! the state, commits what is due, and sends the replies.
 
+use crate::followed::{Followed, FollowedFrom};
 use crate::operator::OperatorId;
 use crate::schedule::{Pace, round};
 use crate::{
@@ -20,6 +21,7 @@ pub struct LeaderState {
     pub operators: Operators,
     /// Run of the process and sequence number of each node's last report, by name or else address.
     reports: HashMap<String, (u64, u64)>,
+    followed: Followed,
     pace: Pace,
     /// The cluster's time, and when it was determined.
     time: (Millis, u64),
@@ -80,6 +82,9 @@ pub struct ReportReply {
     pub unix_s: u64,
     /// Stores of the node that measure their devices now.
     pub measured: Vec<StoreId>,
+    /// First entry of each region that a reader needs, of the regions that the node's stores may have entries
+    /// of; `None` while a node may not have reported what its readers need.
+    pub followed: Option<FollowedFrom>,
 }
 
 impl LeaderState {
@@ -88,7 +93,8 @@ impl LeaderState {
         let (operators, reports) = (Operators::default(), HashMap::new());
         let mut pace = Pace::default();
         pace.note_urgent();
-        Self { term, cluster, operators, reports, pace, time: (Millis(0), 0) }
+        let followed = Followed::default();
+        Self { term, cluster, operators, reports, followed, pace, time: (Millis(0), 0) }
     }
 
     /// Applies committed changes. Fails with `Invalid` on a change that no plan produced.
@@ -169,6 +175,7 @@ impl LeaderState {
             self.reports.clear();
         }
         self.reports.insert(sender.clone(), this);
+        self.followed.report(sender, &report.node.followed, now);
         let mut stale = Vec::new();
         for region in report.regions {
             let known = self.cluster.regions().get(region.region.id);
@@ -206,7 +213,39 @@ impl LeaderState {
         let unix_s = self.unix_s(now);
         let measured = self.cluster.take_measurements(stores, now);
         let undetermined_writes_fail = fail;
-        ReportReply { due, is_busy, all_wanted, leases, undetermined_writes_fail, unix_s, measured }
+        let followed = self.followed_on(stores, now);
+        ReportReply {
+            due,
+            is_busy,
+            all_wanted,
+            leases,
+            undetermined_writes_fail,
+            unix_s,
+            measured,
+            followed,
+        }
+    }
+
+    /// Returns what the stores keep for readers of logs: of regions with a replica there, and of those that
+    /// are merged away, which stores had is not known.
+    ///
+    /// Invariant: what readers need is not stated before all nodes have reported. What one of them needs would be
+    /// given up.
+    /// Test: `what_readers_need_is_stated_once_all_nodes_have_reported`.
+    fn followed_on(&mut self, stores: &[StoreId], now: Millis) -> Option<FollowedFrom> {
+        // bug placement.followed_unsettled: never
+        if !self.cluster.is_settled(now) {
+            return None;
+        }
+        let mut needed = self.followed.needed(now);
+        needed.retain(|region, _| {
+            let known = self.cluster.regions().get(*region);
+            let is_here = |info: &RegionInfo| {
+                stores.iter().any(|store| info.region.peer_on(*store).is_some())
+            };
+            known.is_none_or(is_here)
+        });
+        Some(needed)
     }
 
     /// Returns the cluster's time; 0 if it is unknown. It may be a second old.
@@ -222,8 +261,8 @@ impl LeaderState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Bootstrap;
-    use stele_types::ClusterId;
+    use crate::{Bootstrap, NewStore};
+    use stele_types::{ClusterId, LogIndex};
 
     fn leader() -> LeaderState {
         let bootstrap =
@@ -246,6 +285,35 @@ mod tests {
         let report = Report { node, sequence, stores, regions, is_full: true, refusals };
         leader.accept_report(report, Millis(1));
         leader.cluster.regions().get(RegionId(2)).unwrap().term == term
+    }
+
+    #[test]
+    fn what_readers_need_is_stated_once_all_nodes_have_reported() {
+        let mut leader = leader();
+        let joined = leader.cluster.plan_join("n2:1", &[NewStore::default()]).unwrap();
+        leader.apply(&joined.1).unwrap();
+        let needs = |next| FollowedFrom::from([(RegionId(2), LogIndex(next))]);
+        let node = |name: &str, followed| NodeReport {
+            address: name.into(),
+            followed,
+            ..NodeReport::default()
+        };
+        let report = |leader: &mut LeaderState, node: &NodeReport, sequence| {
+            let (stores, regions, refusals) = (&[][..], Vec::new(), Vec::new());
+            let report = Report { node, sequence, stores, regions, is_full: true, refusals };
+            leader.accept_report(report, Millis(1));
+            leader.reply_to(&node.address, &[StoreId(1)], Millis(1)).followed
+        };
+        assert_eq!(report(&mut leader, &node("n1:1", needs(70)), 1), None);
+        assert_eq!(report(&mut leader, &node("n2:1", needs(50)), 1), Some(needs(50)));
+        assert_eq!(report(&mut leader, &node("n1:1", needs(80)), 2), Some(needs(50)));
+        assert_eq!(report(&mut leader, &node("n2:1", FollowedFrom::new()), 2), Some(needs(80)));
+        // A store without a replica of the region has nothing to keep.
+        let reply = leader.reply_to("n2:1", &[StoreId(2)], Millis(1));
+        assert_eq!(reply.followed, Some(FollowedFrom::new()));
+        // Of a region that is merged away any store may have entries.
+        let merged = FollowedFrom::from([(RegionId(99), LogIndex(7))]);
+        assert_eq!(report(&mut leader, &node("n1:1", merged.clone()), 3), Some(merged));
     }
 
     #[test]

@@ -13,6 +13,7 @@
 pub mod access;
 pub mod cluster;
 pub mod config;
+pub mod followed;
 pub mod heat;
 pub mod leader;
 pub mod levels;
@@ -31,6 +32,7 @@ pub use cluster::regions::{Regions, StaleReport};
 pub use cluster::stores::{DrainGoal, NewStore};
 pub use cluster::{Bootstrap, Cluster};
 pub use config::{Config, Mode, SETTINGS, Setting};
+pub use followed::FollowedFrom;
 pub use heat::{Heat, Rates};
 pub use leader::{LeaderState, Refused, Report, ReportReply};
 pub use levels::Levels;

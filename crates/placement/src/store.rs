@@ -7,6 +7,7 @@
 
 use crate::Millis;
 use crate::config::Config;
+use crate::followed::FollowedFrom;
 use bytes::Bytes;
 use std::fmt;
 use std::sync::Arc;
@@ -126,6 +127,8 @@ pub struct NodeReport {
     /// Version of the grants that the node enforces; `None` if it enforces none: without TLS, or in an
     /// earlier version.
     pub access_version: Option<u64>,
+    /// First entry of each region that a reader of its log at the node needs.
+    pub followed: FollowedFrom,
     /// Name in the certificate of the sender, by which the receiver knows it; `None` without TLS.
     pub name: Option<String>,
 }

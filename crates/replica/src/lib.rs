@@ -39,7 +39,7 @@ pub mod fuzzing {
     }
 }
 
-pub use admin::changes_members;
+pub use admin::{RegionChange, RegionChangeKind, changes_members, region_change};
 pub use batch::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;

@@ -90,15 +90,29 @@ impl GroupCommit {
             Record::HardState(region, _) => {
                 self.piggybacked.remove(region);
             }
-            Record::Mark(region, Mark::Destroy) => {
-                let ended = *region;
-                self.drop_piggybacked(ended);
-                self.drop_waiting(|region| region == ended);
-            }
+            Record::Mark(region, Mark::Destroy) => self.drop_all_of(*region),
             _ => {}
         }
         self.entry_bytes += entry_bytes(&record);
         self.records.push(record);
+    }
+
+    /// Ends a region's log of which the entries up to `applied.commit` are applied here.
+    ///
+    /// Invariant: a log that ends says up to where its entries are committed. Otherwise a reader could not
+    /// tell the last ones from entries that others replaced. What is applied is durable: later entries may
+    /// not have been written yet, and others may be at their place.
+    /// Test: `the_end_of_a_log_says_what_of_it_was_applied`.
+    pub(crate) fn push_end(&mut self, region: RegionId, applied: HardState) {
+        self.drop_all_of(region);
+        // bug replica.end_without_commit: skip
+        self.records.push(Record::HardState(region, applied));
+        self.records.push(Record::Mark(region, Mark::Destroy));
+    }
+
+    fn drop_all_of(&mut self, ended: RegionId) {
+        self.drop_piggybacked(ended);
+        self.drop_waiting(|region| region == ended);
     }
 
     pub(crate) fn entry_bytes(&self) -> u64 {
@@ -283,5 +297,19 @@ mod tests {
         batches.push(Record::Mark(RegionId(2), Mark::Destroy));
         let records = &batches.hand_out(0).unwrap().batch.records;
         assert_eq!(records[..], [Record::Mark(RegionId(2), Mark::Destroy)]);
+    }
+
+    #[test]
+    fn the_end_of_a_log_says_what_of_it_was_applied() {
+        let mut batches = GroupCommit::default();
+        batches.push(Record::HardState(RegionId(2), hard_state(1)));
+        batches.piggyback(RegionId(2), hard_state(5));
+        batches.push_end(RegionId(2), hard_state(4));
+        let records = &batches.hand_out(0).unwrap().batch.records;
+        let expected = [
+            Record::HardState(RegionId(2), hard_state(4)),
+            Record::Mark(RegionId(2), Mark::Destroy),
+        ];
+        assert_eq!(records[..], expected);
     }
 }

@@ -7,6 +7,7 @@ pub mod access;
 pub mod config;
 pub mod control;
 pub mod descriptors;
+pub mod followers;
 pub mod load;
 pub mod majorities;
 pub mod members;

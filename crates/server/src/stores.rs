@@ -1,5 +1,6 @@
 //! Stores of this node, with their runs as its hellos and reports state them.
 
+use crate::followers::Followers;
 use crate::recovery_thread::RecoveryThread;
 use crate::store::StoreHandle;
 use parking_lot::RwLock;
@@ -54,6 +55,7 @@ pub struct Stores {
     level_in_use: AtomicU32,
     stopping: AtomicBool,
     gc_options: RwLock<Option<GcOptions>>,
+    followers: Arc<Followers>,
 }
 
 impl Stores {
@@ -67,7 +69,13 @@ impl Stores {
             level_in_use: AtomicU32::new(Level::OLDEST.get()),
             stopping: AtomicBool::new(false),
             gc_options: RwLock::default(),
+            followers: Arc::default(),
         }
+    }
+
+    /// Returns the streams of the node that follow regions' logs.
+    pub fn followers(&self) -> &Arc<Followers> {
+        &self.followers
     }
 
     /// Returns whether the node hands its leaders over and stops.

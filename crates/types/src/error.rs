@@ -145,6 +145,12 @@ pub enum Error {
     /// Reject: the cluster refuses in its present state. The text gives the reason.
     #[error("refused: {0}")]
     Refused(String),
+
+    /// Begin again: no store has the next writes of a watch any longer. The text names them.
+    #[error(
+        "too old: {0}; take a token of a new watch, copy the data, then watch from that token"
+    )]
+    TooOld(String),
 }
 
 impl Error {
@@ -232,6 +238,7 @@ impl Error {
             Self::Undetermined(detail) => Self::Undetermined(detail.clone()),
             Self::Partial(partial) => Self::Partial(Box::new(partial.duplicate())),
             Self::Refused(detail) => Self::Refused(detail.clone()),
+            Self::TooOld(detail) => Self::TooOld(detail.clone()),
         }
     }
 

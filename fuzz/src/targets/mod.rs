@@ -54,6 +54,7 @@ pub const ALL: &[Target] = &[
     proto::REGION_REPORT,
     proto::ROUTES,
     proto::REGION_ERROR,
+    proto::WATCH_TOKEN,
     text::SIZE,
     text::CONFIG,
     text::MEMBERS,

@@ -196,3 +196,15 @@ pub(super) const REGION_ERROR: Target = Target {
     fix_checksums: None,
     bound: PROTO,
 };
+
+/// Body of the token of a watch, as a client reads it.
+pub(super) const WATCH_TOKEN: Target = Target {
+    name: "client_watch_token",
+    run: stele_client::fuzzing::watch_token,
+    seeds: || {
+        // Cluster 1, the default family, all keys in region 2 of version 1 at index 300.
+        vec![vec![1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 2, 1, 0xac, 2]]
+    },
+    fix_checksums: None,
+    bound: PROTO,
+};

@@ -52,7 +52,7 @@ use records::Unsaved;
 use repairs::Repairs;
 use states::States;
 use stele_replica::Event;
-use stele_types::Error;
+use stele_types::{Error, LogIndex, RegionId, Term};
 use votes::Votes;
 
 const CHECK_NANOS: u64 = 700 * MS;
@@ -97,6 +97,11 @@ impl Checks {
             held_views: HeldViews::new(plan),
             known: Known::default(),
         }
+    }
+
+    /// Returns the term of the committed entry of an index, if a check saw it.
+    pub(crate) fn committed_term(&self, region: RegionId, index: LogIndex) -> Option<Term> {
+        self.logs.committed_term(region, index)
     }
 
     /// Resets what was checked of a store that started.

@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Returns all pairs of a region on a store; `None` if it cannot read them.
-    fn pairs_of(&mut self, number: u64, region: &Region) -> Option<Vec<Pair>> {
+    pub(crate) fn pairs_of(&mut self, number: u64, region: &Region) -> Option<Vec<Pair>> {
         let view = self.engine(number)?.view().ok()?;
         let mut pairs = Vec::new();
         for range in region.engine_ranges() {

@@ -9,10 +9,11 @@ pub use leader::Answered;
 
 use crate::world::MemberList;
 use std::collections::{BTreeMap, BTreeSet};
+use stele_node::follow::FollowedRegions;
 use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
 use stele_node::report::{Report, ReportAnswer, Reporter, StepKey};
-use stele_placement::{LeaderState, NewStore};
+use stele_placement::{FollowedFrom, LeaderState, NewStore};
 use stele_replica::RegionReport;
 use stele_types::{RegionEpoch, RegionId, StoreId};
 
@@ -79,6 +80,10 @@ pub struct Member {
     report_at: u64,
     /// Reports in a row that no node answered.
     unanswered: u64,
+    /// Regions that are followed at the node.
+    pub followed: FollowedRegions,
+    /// What each store, of an incarnation, was last made to keep for readers of logs.
+    kept: BTreeMap<(u64, u64), FollowedFrom>,
 }
 
 impl Default for Member {
@@ -98,6 +103,8 @@ impl Member {
             leader_hint: None,
             report_at: 0,
             unanswered: 0,
+            followed: FollowedRegions::default(),
+            kept: BTreeMap::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use stele_node::report::split::{Limits, balanced_key, ids_wanted, size_of};
 use stele_node::report::{Obstacle, StalePeer, steps};
-use stele_placement::{NewStore, NodeReport, SYSTEM_REGION, StoreReport};
+use stele_placement::{FollowedFrom, NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_replica::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
 use stele_types::{DeviceSpeed, Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
@@ -193,6 +193,7 @@ impl World {
             labels,
             unix_s,
             access_version: Some(0),
+            followed: node.member.followed.needed(node.local(now)),
             ..NodeReport::default()
         };
         let member = &mut node.member;
@@ -266,10 +267,12 @@ impl World {
                 members.into_iter().for_each(|members| self.update_members(id, &members));
                 let Some(node) = self.nodes.get_mut(&id) else { return };
                 let (is_busy, unix_s) = (answer.is_busy, answer.unix_s);
+                let followed = answer.followed.clone();
                 let (measured, slowdowns) = (answer.measured.clone(), answer.slowdowns.clone());
                 let (steps, removed) = node.member.reporter.answered(answer);
                 self.set_leases(id);
                 self.learn_slowdowns(id, &slowdowns);
+                followed.into_iter().for_each(|needed| self.keep_for_readers(id, &needed));
                 let slots = self.slots_of(id);
                 let engines = slots.iter().filter_map(|slot| self.slots.get(slot)?.engine());
                 engines.for_each(|engine| engine.note_cluster_time(unix_s));
@@ -279,6 +282,29 @@ impl World {
                 }
                 removed.iter().for_each(|peer| self.destroy(id, peer));
                 steps.iter().for_each(|step| self.carry_out_step(id, step));
+            }
+        }
+    }
+
+    /// Makes the stores of a node keep what readers of logs need.
+    fn keep_for_readers(&mut self, id: u64, needed: &FollowedFrom) {
+        if !self.plan.follows {
+            return;
+        }
+        for number in self.slots_of(id) {
+            let Some(slot) = self.slots.get(&number) else { continue };
+            let (Some(engine), Some(node)) = (slot.engine(), self.nodes.get_mut(&id)) else {
+                continue;
+            };
+            let store = (number, slot.incarnation);
+            if node.member.kept.get(&store) == Some(needed) {
+                continue;
+            }
+            let above =
+                needed.iter().map(|(region, next)| (*region, LogIndex(next.0.saturating_sub(1))));
+            match engine.pin_history(&above.collect()) {
+                Ok(_) => _ = node.member.kept.insert(store, needed.clone()),
+                Err(error) => self.check_read_error(number, &error),
             }
         }
     }

@@ -29,6 +29,7 @@ pub use streams::{PARTS_MAX, Stream};
 
 use crate::check::Checks;
 use crate::clients::{Clients, ThreadRead};
+use crate::follower::Follower;
 use crate::group::{Call, PlacementAnswer};
 use crate::moments::{MomentEvent, Moments};
 use crate::nemesis::{Nemesis, Undo};
@@ -91,6 +92,8 @@ pub enum Happening {
     Links,
     /// The checks of a running cluster run.
     Check,
+    /// The follower of the logs reads.
+    Follow,
     /// The time of a node to hand its leaders over ends.
     Leave { node: u64, number: u64 },
     /// A moment goes on.
@@ -192,6 +195,10 @@ pub struct Counts {
     pub moments_begun: u64,
     /// Completed moments.
     pub moments: u64,
+    /// Entries that the follower of the logs read.
+    pub entries_followed: u64,
+    /// Copies with which it began.
+    pub copies_followed: u64,
     /// Searches of the linearizability check that met a limit: their histories count as linearizable.
     pub cut_searches: u64,
 }
@@ -212,6 +219,8 @@ impl Counts {
         self.cut_searches += other.cut_searches;
         self.moments_begun += other.moments_begun;
         self.moments += other.moments;
+        self.entries_followed += other.entries_followed;
+        self.copies_followed += other.copies_followed;
         self.slowed_writes += other.slowed_writes;
         self.lost_majorities += other.lost_majorities;
         self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);
@@ -275,6 +284,8 @@ pub struct World {
     pub nemesis: Nemesis,
     /// Invariants and their state.
     pub checks: Checks,
+    /// Reader of all logs, in runs that have one.
+    pub(crate) follower: Option<Follower>,
     /// Faults of directories, and the runs that were heard; `None` without such faults.
     pub(crate) runs: Option<Runs>,
     /// Moments that nodes take.
@@ -319,6 +330,7 @@ impl World {
             clients: Clients::new(&plan),
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
+            follower: None,
             runs: Runs::new(&plan),
             moments: Moments::new(&plan),
             leaving: BTreeMap::new(),
@@ -506,7 +518,8 @@ impl World {
             | Happening::Nemesis
             | Happening::Undo(_)
             | Happening::Links
-            | Happening::Check => None,
+            | Happening::Check
+            | Happening::Follow => None,
         }
     }
 
@@ -548,6 +561,7 @@ impl World {
             Happening::Undo(undo) => self.undo(undo),
             Happening::Links => self.update_links(),
             Happening::Check => self.check_running(),
+            Happening::Follow => self.follow(),
             Happening::Leave { node, number } => self.left(node, number),
             Happening::Moment(event) => self.moment(event),
         }

@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Scan(Scan),
     /// Print the number of keys
     Count(Count),
+    /// Print each write to keys of a cluster as it comes, one JSON object per line
+    Watch(Watch),
     /// Import a directory of files or a file of JSON lines; running it again resumes
     Import(Import),
     /// Export all pairs as files or as JSON lines; the inverse of import
@@ -274,6 +276,30 @@ pub(crate) struct Count {
     #[command(flatten)]
     pub range: Range,
     /// Read bounds as hexadecimal
+    #[arg(long)]
+    pub hex: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// Addresses of one or more nodes of a cluster, as host:port
+    #[arg(long, value_name = "ADDR", value_delimiter = ',', required = true,
+          value_parser = node_address)]
+    pub cluster: Vec<String>,
+    #[command(flatten)]
+    pub tls: TlsFiles,
+    /// Prefix of the keys; every key if it is empty
+    pub prefix: String,
+    /// Where to begin: `now`, a token, or `@PATH` for the token in a file
+    #[arg(long, value_name = "TOKEN", default_value = "now")]
+    pub from: String,
+    /// Print a line whenever all writes are printed that were acknowledged before a moment, once a second
+    #[arg(long)]
+    pub resolved: bool,
+    /// Write the token of the watch to this file after each batch of lines
+    #[arg(long, value_name = "PATH")]
+    pub save_token: Option<PathBuf>,
+    /// Read the prefix and print keys and values as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
@@ -500,6 +526,8 @@ mod tests {
         assert!(parse("stele ctl --cluster a:1 add-store d --listen 2379").is_err());
         assert!(parse("stele ctl --cluster a:1 move 7 1 4").is_ok());
         assert!(parse("stele ctl --cluster a:1 drain 3 --wait").is_ok());
+        assert!(parse("stele watch --cluster a:1 p --from @f --resolved").is_ok());
+        assert!(parse("stele watch p").is_err());
         assert!(parse("stele playground --nodes 3 --demo").is_ok());
         assert!(parse("stele playground --nodes 0").is_err());
     }

@@ -20,3 +20,4 @@ mod processes;
 mod recover;
 mod secrets;
 mod tls;
+mod watch;

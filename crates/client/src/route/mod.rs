@@ -69,6 +69,13 @@ impl Router {
         }
     }
 
+    /// Removes the region that holds a key from the cache.
+    pub(crate) fn forget_key(&self, key: &[u8]) {
+        if let Some(route) = self.regions.find(key) {
+            self.regions.forget(&route);
+        }
+    }
+
     /// Sends a call once. Returns `None` if it must be sent again: the cache is corrected if needed,
     /// the pause is over, and the caller locates the keys again.
     pub(crate) async fn attempt<C: RawCall>(
@@ -142,7 +149,7 @@ impl Router {
         Ok(None)
     }
 
-    fn context(&self, route: &Route, timeout_ms: u64) -> kvrpcpb::Context {
+    pub(crate) fn context(&self, route: &Route, timeout_ms: u64) -> kvrpcpb::Context {
         kvrpcpb::Context {
             region_id: route.region.id.0,
             region_epoch: Some(route.region.epoch.into()),

@@ -6,10 +6,11 @@ use bytes::Bytes;
 use stele_proto::stele::kv::v1::kv_server::Kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, ModifyRequest, ModifyResponse, Refusal,
+    ExistRequest, ExistResponse, FollowRequest, ModifyRequest, ModifyResponse, ReadIndexRequest,
+    ReadIndexResponse, Refusal,
 };
 use stele_types::command::{Unfit, appended, incremented};
-use tonic::Request;
+use tonic::{Request, Response};
 
 fn refused(unfit: Unfit) -> ModifyResponse {
     let (refusal, length) = match unfit {
@@ -87,5 +88,23 @@ impl Kv for Service {
             ExistResponse { keys, ..ExistResponse::default() }
         };
         self.run("exist", context, act, ended).await
+    }
+
+    type FollowStream = super::follow::Responses;
+
+    async fn follow(&self, request: Request<FollowRequest>) -> RpcResult<Self::FollowStream> {
+        Ok(Response::new(self.followed(request.into_inner())))
+    }
+
+    async fn read_index(&self, request: Request<ReadIndexRequest>) -> RpcResult<ReadIndexResponse> {
+        let ended = |response: &mut ReadIndexResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, region: &Region| {
+            let index = state.logs.entry(region.id.0).or_default().next_index() - 1;
+            ReadIndexResponse { index, ..ReadIndexResponse::default() }
+        };
+        self.run("read_index", request.into_inner().context, act, ended).await
     }
 }

@@ -4,6 +4,7 @@
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod control;
+mod follow;
 mod kv;
 mod pd;
 mod tikv;
@@ -16,6 +17,8 @@ use std::time::Duration;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::{self as messages, control_server::ControlServer};
 use stele_proto::stele::kv::v1::kv_server::KvServer;
+use stele_proto::stele::kv::v1::region_change::Kind as ChangeKind;
+use stele_proto::stele::kv::v1::{Merged, PreparedMerge, Split};
 use stele_proto::tikvpb::tikv_server::TikvServer;
 use stele_proto::{errorpb, metapb};
 use stele_types::{KeyRange, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch, RegionId, StoreId};
@@ -85,6 +88,10 @@ pub(crate) struct State {
     pub moves: Vec<messages::OperatorInfo>,
     /// Seconds by which the clock of a store is ahead.
     pub clocks_ahead: BTreeMap<u64, u64>,
+    /// Logs of all regions that there were.
+    pub logs: BTreeMap<u64, follow::Log>,
+    /// Region errors with which the next streams end.
+    pub unfollowed: VecDeque<errorpb::Error>,
     /// Draws the outcomes of calls that no script sets.
     pub unruly: Option<Prng>,
 }
@@ -129,7 +136,25 @@ impl State {
         }
         let leader = self.leaders.get(&self.regions[at].id.0).copied();
         self.leaders.extend(leader.map(|leader| (new_id, leader)));
+        let after = self.regions[at].clone();
+        let children = follow::children(&[&left]);
+        self.log_change(&after, ChangeKind::Split(Split { children }));
         self.regions.insert(at, left);
+    }
+
+    /// Merges the region of a key into the one before it.
+    pub(crate) fn merge(&mut self, key: &'static str) {
+        let at = self.regions.iter().position(|r| r.range.contains(key.as_bytes())).unwrap();
+        let source = self.regions.remove(at);
+        let target = &mut self.regions[at - 1];
+        target.epoch.version = target.epoch.version.max(source.epoch.version) + 1;
+        target.range.end = source.range.end.clone();
+        let (after, source_id) = (target.clone(), source.id.0);
+        let prepared = PreparedMerge { target: after.id.0 };
+        self.log_change(&source, ChangeKind::Prepared(prepared));
+        let prepared_index = self.logs[&source_id].next_index() - 1;
+        let merged = Merged { source: source_id, prepared_index };
+        self.log_change(&after, ChangeKind::Merged(merged));
     }
 
     pub(crate) fn fail(&mut self, method: &'static str, fate: Fate) {

@@ -1,6 +1,6 @@
 //! TiKV protocol of the fake cluster.
 
-use super::{Fate, Service, State, Stored, error, peer, region};
+use super::{Fate, Service, State, Stored, error, follow, peer, region};
 use bytes::Bytes;
 use std::pin::Pin;
 use stele_proto::kvrpcpb::*;
@@ -161,7 +161,8 @@ impl Tikv for Service {
 
     async fn raw_put(&self, request: Request<RawPutRequest>) -> RpcResult<RawPutResponse> {
         let RawPutRequest { context, key, value, cf, ttl, .. } = request.into_inner();
-        let act = |state: &mut State, _: &Region| {
+        let act = |state: &mut State, region: &Region| {
+            state.log_write(region.id.0, follow::put(&key, &value));
             state.pairs.insert((cf.clone(), key.clone()), Stored { value: value.clone(), ttl });
             RawPutResponse::default()
         };
@@ -187,7 +188,8 @@ impl Tikv for Service {
 
     async fn raw_delete(&self, request: Request<RawDeleteRequest>) -> RpcResult<RawDeleteResponse> {
         let RawDeleteRequest { context, key, cf, .. } = request.into_inner();
-        let act = |state: &mut State, _: &Region| {
+        let act = |state: &mut State, region: &Region| {
+            state.log_write(region.id.0, follow::delete(&key));
             state.pairs.remove(&(cf.clone(), key.clone()));
             RawDeleteResponse::default()
         };
@@ -240,6 +242,8 @@ impl Tikv for Service {
         let range = KeyRange::new(start_key, end_key);
         let act = |state: &mut State, region: &Region| {
             assert!(range.end.is_empty() == region.range.end.is_empty() || !range.end.is_empty());
+            let write = follow::delete_range(range.start.clone(), range.end.clone());
+            state.log_write(region.id.0, write);
             for pair in within(state, &cf, region, &range) {
                 state.pairs.remove(&(cf.clone(), pair.key));
             }

@@ -51,7 +51,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use stele_gc::{Gc, GcHooks, GcOptions, GcStats, Stage};
 use stele_index::Index;
-use stele_log::{Log, LogStats};
+use stele_log::{HistoryReader, Log, LogStats, PinState, Pinned};
 use stele_storage::Maintained;
 use stele_types::lock::{Mutex, rank};
 use stele_types::{Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId};
@@ -318,6 +318,27 @@ impl Store {
     /// Returns statistics of the log.
     pub fn log_stats(&self) -> LogStats {
         self.shared.log.stats()
+    }
+
+    /// Returns a reader of the region's committed entries from `next` on.
+    pub fn history(&self, region: RegionId, next: LogIndex) -> HistoryReader {
+        self.shared.log.history(region, next)
+    }
+
+    /// Returns whether the log may hold entries of a region, also of one without a replica here.
+    pub fn has_history(&self, region: RegionId) -> bool {
+        self.shared.log.region(region).is_some()
+    }
+
+    /// States what readers of regions' logs need: the entries of each region above an index. Their segments
+    /// stay, within [`Options::history_bytes_max`]. Reads sidecars; fails as that does.
+    pub fn pin_history(&self, needed: &Pinned) -> Result<PinState> {
+        self.shared.log.pin(needed)
+    }
+
+    /// Returns the segments that stay for readers of regions' logs.
+    pub fn pinned_history(&self) -> PinState {
+        self.shared.log.pinned()
     }
 
     /// Returns the record that truncates a region's log up to its checkpoint, if there is anything

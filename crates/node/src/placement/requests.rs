@@ -111,6 +111,7 @@ fn accept(state: &mut LeaderState, report: Report, now: Millis) -> Accepted<'_> 
         unix_s: reply.unix_s,
         measured: reply.measured,
         slowdowns: slowdowns(&state.cluster, now),
+        followed: reply.followed,
     };
     Accepted { answer, rejected, state }
 }

@@ -12,7 +12,7 @@ pub use steps::{Obstacle, StepKey};
 use split::Sizes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_placement::{
-    DownPeer, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
+    DownPeer, FollowedFrom, Instruction, NodeReport, Refused, RegionReport, StoreReport, Traffic,
 };
 use stele_replica::{
     Admin, AdminCall, Changes, Collection, Header, RegionReport as CoreReport, Slowdowns,
@@ -86,6 +86,9 @@ pub struct ReportAnswer {
     pub measured: Vec<StoreId>,
     /// Stores of the cluster of which garbage collection lags: their writers wait.
     pub slowdowns: Slowdowns,
+    /// First entry of each region that a reader of its log needs somewhere in the cluster; `None` if it is not
+    /// known: then the node keeps what it kept.
+    pub followed: Option<FollowedFrom>,
 }
 
 /// State that a node keeps between its reports.

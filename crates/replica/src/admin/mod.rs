@@ -7,6 +7,7 @@
 
 mod members;
 mod range;
+mod region_change;
 
 use crate::input::{ChangeKind, PeerChange};
 pub(crate) use members::{change_peers, check_members, conf_state, leave_joint, recover};
@@ -14,6 +15,7 @@ use raft::eraftpb::{ConfChangeSingle, ConfChangeTransition, ConfChangeType, Conf
 pub(crate) use range::{
     commit_merge, prepare_merge, refuse_merge, rollback_merge, split, tombstone,
 };
+pub use region_change::{RegionChange, RegionChangeKind, region_change};
 use stele_types::{
     Command, CommandBuilder, LogIndex, Op, Peer, PeerId, PeerRole, Region, RegionId, Result,
     StoreId, Term, keyspace, varint,

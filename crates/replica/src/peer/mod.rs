@@ -131,7 +131,7 @@ impl<E: StorageEngine> Replica<E> {
         self.group.committed()
     }
 
-    fn applied(&self) -> LogIndex {
+    pub(crate) fn applied(&self) -> LogIndex {
         self.group.applied()
     }
 

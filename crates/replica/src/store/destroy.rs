@@ -10,7 +10,7 @@ use crate::output::Event;
 use crate::peer::Replica;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
-    ColumnFamily, Error, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
+    ColumnFamily, Error, HardState, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
     RegionPhase, Result, Term, keyspace,
 };
 
@@ -122,8 +122,9 @@ impl<E: StorageEngine> RaftStore<E> {
         let descriptor = (keyspace::region_key(id), tombstone.encode());
         // bug replica.destroy_without_tombstone: skip
         self.ctx.journal.put(&mut self.ctx.batches, &[descriptor])?;
+        let applied = HardState { commit: replica.applied(), ..replica.current_hard_state() };
         // bug replica.destroy_without_tombstone: skip
-        self.ctx.batches.push(Record::Mark(id, Mark::Destroy));
+        self.ctx.batches.push_end(id, applied);
         self.tombstones.insert(id, tombstone);
         self.leaving.next.push(last_known.clone());
         self.ctx.out.events.push(Event::RegionDestroyed(id));

@@ -117,7 +117,7 @@ pub const SETTINGS: [Setting; 35] = [
     setting(
         "pin_bytes_max",
         "bytes",
-        "Log kept for a lagging follower; beyond it, the follower gets a snapshot.",
+        "Log kept for a lagging follower, which gets a snapshot beyond it; and log segments of a store kept for readers of its regions' logs.",
     ),
     setting("region_bytes_max", "bytes", "Size at which a region is split."),
     setting(

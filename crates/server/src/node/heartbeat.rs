@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use stele_node::report::split::{Limits, Splitter};
 use stele_node::report::steps::{self, Execution};
 use stele_node::report::{Obstacle, Reporter, StalePeer, StepKey};
-use stele_placement::{Instruction, NodeReport, StoreReport};
+use stele_placement::{FollowedFrom, Instruction, NodeReport, StoreReport};
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::{Changes, Input};
 use stele_types::{Clock, Error, Level, StoreId};
@@ -147,6 +147,7 @@ impl Heartbeats {
                 unix_s: SystemClock::new().unix_seconds(),
                 is_stopping: self.stores.is_stopping(),
                 access_version: self.enforced_version(),
+                followed: self.stores.followers().needed(),
                 name: None,
             };
             let mut reporter = shared.reporter.lock();
@@ -311,6 +312,7 @@ impl Heartbeats {
         sequence: u64,
     ) {
         let (mut answer, refusals) = answer_of(response, sequence);
+        self.keep_for_readers(answer.followed.take());
         let slowdowns = std::mem::take(&mut answer.slowdowns);
         self.stores.all().iter().for_each(|store| store.set_slowdowns(slowdowns.clone()));
         let unix_s = answer.unix_s;
@@ -339,6 +341,23 @@ impl Heartbeats {
         };
         removed.into_iter().for_each(|peer| self.destroy(peer));
         steps.into_iter().for_each(|step| self.start(shared, step));
+    }
+
+    /// Makes the stores keep what readers of logs need. A node that does not learn what they need keeps what it
+    /// kept.
+    fn keep_for_readers(&self, needed: Option<FollowedFrom>) {
+        let Some(needed) = needed else { return };
+        let followers = self.stores.followers();
+        for store in self.stores.all().into_iter().filter(|store| store.is_running()) {
+            if !followers.begin_stating(store.id(), &needed) {
+                continue;
+            }
+            let (followers, needed) = (followers.clone(), needed.clone());
+            self.router.tasks.spawn_finite("log-readers", async move {
+                followers.state(store, needed).await;
+                Ok(())
+            });
+        }
     }
 
     /// Measures the device of a store on a thread of its own, one measurement at a time: the device may

@@ -138,6 +138,7 @@ fn engine_options(config: &Config, dir: &Path) -> EngineOptions {
         value_cache_bytes_max: config.block_cache_bytes_max as usize,
         reserved_bytes: config.reserved_bytes,
         handles: config.descriptors.handles().clone(),
+        history_bytes_max: config.pin_bytes_max,
         scrub_bytes_per_second_max: SCRUB_BYTES_PER_SECOND_MAX,
         background: false,
         gc: GcOptions { sort_phase: sort_phase(config, dir), ..gc_options(config) },

@@ -59,6 +59,8 @@ pub enum Kind {
     Append,
     /// Delete that returns the value.
     GetAndDelete,
+    /// Read of an index that covers all acknowledged writes of a region.
+    ReadIndex,
     /// Checksum of a range.
     Checksum,
 }
@@ -87,6 +89,7 @@ impl Kind {
             Self::Increment => "increment",
             Self::Append => "append",
             Self::GetAndDelete => "get_and_delete",
+            Self::ReadIndex => "read_index",
             Self::Checksum => "checksum",
         }
     }

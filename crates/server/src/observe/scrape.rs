@@ -52,6 +52,7 @@ impl Metrics {
             slowdowns(stores),
             space(stores),
             repairs(stores, &samples),
+            followers(stores),
         ];
         let stores = stores.into_iter().flatten().chain([times(&samples)]);
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
@@ -116,6 +117,24 @@ fn port(stats: &port::Stats) -> Vec<Family> {
         all.samples.push((format!("outcome=\"{outcome}\""), count.load(Relaxed) as f64));
     }
     vec![open, all]
+}
+
+fn followers(stores: &Stores) -> Vec<Family> {
+    let mut streams = family("follow_streams", "gauge", "Streams that follow logs of regions");
+    streams.samples.push((String::new(), stores.followers().streams() as f64));
+    let mut too_old = family(
+        "follow_streams_too_old",
+        "counter",
+        "Streams that ended because their next entry was gone",
+    );
+    too_old.samples.push((String::new(), stores.followers().too_old() as f64));
+    let mut pinned =
+        family("follow_pinned_bytes", "gauge", "Bytes of segments that stay for readers of logs");
+    for store in stores.all() {
+        let bytes = store.engine().pinned_history().bytes;
+        pinned.samples.push((format!("store=\"{}\"", store.id()), bytes as f64));
+    }
+    vec![streams, too_old, pinned]
 }
 
 fn tls(access: &Access) -> Vec<Family> {

@@ -12,7 +12,7 @@ use stele_proto::stele::control::v1::{
     TakeMomentRequest, TakeMomentResponse,
 };
 use stele_replica::PAUSE_NANOS;
-use stele_types::{KeyRange, LogIndex, MomentId, RegionId, Term};
+use stele_types::{KeyRange, Level, LogIndex, MomentId, RegionId, Term};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::{Code, Status};
@@ -49,6 +49,9 @@ impl PlacementService {
         self: &Arc<Self>,
         request: TakeMomentRequest,
     ) -> Result<TakeMomentResponse, Status> {
+        let in_use = self.read_state(|state| state.cluster.levels().in_use).await?;
+        let may_use = Level::MOMENTS.check("moments", in_use);
+        may_use.map_err(|error| Status::failed_precondition(error.to_string()))?;
         // Invariant: a leader has one moment under way.
         let Ok(_taking) = self.taking.try_lock() else {
             return Err(Status::failed_precondition("a moment is being taken already: repeat"));

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 use stele_node::report::{Report, ReportAnswer, StalePeer};
 use stele_placement::{
-    Change, DownPeer, Instruction, NewRegion, NodeReport, OperatorId, Order, Refused, RegionInfo,
-    RegionReport, Store, StoreReport, StoreState, Traffic,
+    Change, DownPeer, FollowedFrom, Instruction, NewRegion, NodeReport, OperatorId, Order, Refused,
+    RegionInfo, RegionReport, Store, StoreReport, StoreState, Traffic,
 };
 use stele_proto::stele::control::v1 as wire;
 use stele_replica::LeaseTimes;
@@ -43,6 +43,7 @@ pub(crate) fn request(report: Report) -> wire::HeartbeatRequest {
         unix_s: report.node.unix_s,
         stopping: report.node.is_stopping,
         access_version: report.node.access_version,
+        followed: followed(&report.node.followed),
         sequence: report.sequence,
         stores: report.stores.iter().map(store_stats).collect(),
         starts,
@@ -73,6 +74,7 @@ pub(super) fn report_of(request: &wire::HeartbeatRequest) -> Report {
             unix_s: request.unix_s,
             is_stopping: request.stopping,
             access_version: request.access_version,
+            followed: followed_of(&request.followed),
             name: None,
         },
         sequence: request.sequence,
@@ -101,6 +103,10 @@ pub(super) fn response(answer: &ReportAnswer) -> wire::HeartbeatResponse {
         unix_s: answer.unix_s,
         measured_stores: answer.measured.iter().map(|store| store.0).collect(),
         slowdowns: answer.slowdowns.iter().map(slowdown).collect(),
+        followed: answer
+            .followed
+            .as_ref()
+            .map(|it| wire::FollowedRegions { regions: followed(it) }),
         ..wire::HeartbeatResponse::default()
     }
 }
@@ -138,6 +144,7 @@ pub(crate) fn answer_of(
         unix_s: response.unix_s,
         measured: response.measured_stores.iter().copied().map(StoreId).collect(),
         slowdowns: response.slowdowns.iter().map(slowdown_of).collect(),
+        followed: response.followed.as_ref().map(|it| followed_of(&it.regions)),
     };
     (answer, refusals)
 }
@@ -148,6 +155,18 @@ fn slowdown((store, nanos_per_kib): (&StoreId, &u64)) -> wire::StoreSlowdown {
 
 fn slowdown_of(stated: &wire::StoreSlowdown) -> (StoreId, u64) {
     (StoreId(stated.store_id), stated.nanos_per_kib)
+}
+
+fn followed(needed: &FollowedFrom) -> Vec<wire::FollowedRegion> {
+    let region = |(region, next): (&RegionId, &LogIndex)| wire::FollowedRegion {
+        region_id: region.0,
+        next_index: next.0,
+    };
+    needed.iter().map(region).collect()
+}
+
+fn followed_of(stated: &[wire::FollowedRegion]) -> FollowedFrom {
+    stated.iter().map(|it| (RegionId(it.region_id), LogIndex(it.next_index))).collect()
 }
 
 fn stray_peer(peer: &StalePeer) -> wire::StrayPeer {
@@ -448,6 +467,19 @@ fn change_of(change: &wire::PeerChange) -> Result<Change, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_readers_need_survives_the_round_trip_and_may_be_unknown() {
+        let needed =
+            || FollowedFrom::from([(RegionId(2), LogIndex(6)), (RegionId(9), LogIndex(70))]);
+        let node = NodeReport { followed: needed(), ..NodeReport::default() };
+        let report = Report { node, ..Report::default() };
+        assert_eq!(report_of(&request(report)).node.followed, needed());
+        for followed in [None, Some(FollowedFrom::new()), Some(needed())] {
+            let answer = ReportAnswer { followed, ..ReportAnswer::default() };
+            assert_eq!(answer_of(&response(&answer), 0).0.followed, answer.followed);
+        }
+    }
 
     #[test]
     fn an_order_to_roll_back_survives_the_round_trip_with_the_stores_that_may_prove_it() {

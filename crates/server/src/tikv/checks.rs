@@ -33,17 +33,7 @@ pub(super) fn target(
     stores: &Stores,
     context: Option<&kvrpcpb::Context>,
 ) -> Result<Target, Failure> {
-    let Some(context) = context else {
-        return Err(Failure::Invalid("the request has no context".to_owned()));
-    };
-    let api = kvrpcpb::ApiVersion::try_from(context.api_version);
-    if !matches!(api, Ok(kvrpcpb::ApiVersion::V1 | kvrpcpb::ApiVersion::V1ttl)) {
-        return Err(Failure::Invalid(format!(
-            "Api version in request does not match with TiKV storage, cmd: raw, storage: V1TTL, \
-             request: {}",
-            context.api_version
-        )));
-    }
+    let context = self::context(context)?;
     let region_id = RegionId(context.region_id);
     let store = store_of(stores, context, region_id)?;
     let reader = store.readers().get(region_id).ok_or_else(|| region_not_found(region_id))?;
@@ -68,6 +58,22 @@ pub(super) fn target(
     };
     let entry_bytes_max = stores.entry_bytes_max;
     Ok(Target { store, header, region, reader, replica_read, on_unknown, entry_bytes_max })
+}
+
+/// Returns the context of a request. Fails unless it is of a version of the interface that is served.
+pub(super) fn context(context: Option<&kvrpcpb::Context>) -> Result<&kvrpcpb::Context, Failure> {
+    let Some(context) = context else {
+        return Err(Failure::Invalid("the request has no context".to_owned()));
+    };
+    let api = kvrpcpb::ApiVersion::try_from(context.api_version);
+    match api {
+        Ok(kvrpcpb::ApiVersion::V1 | kvrpcpb::ApiVersion::V1ttl) => Ok(context),
+        _ => Err(Failure::Invalid(format!(
+            "Api version in request does not match with TiKV storage, cmd: raw, storage: V1TTL, \
+             request: {}",
+            context.api_version
+        ))),
+    }
 }
 
 fn store_of(
@@ -182,6 +188,15 @@ pub(super) fn family(name: &str) -> Result<ColumnFamily, Failure> {
     let unknown =
         || Failure::Invalid(format!("unknown column family `{name}`: use default, lock or write"));
     ColumnFamily::from_name(name).ok_or_else(unknown)
+}
+
+/// Returns the name of a family in answers; empty for the default one.
+pub(super) fn family_name(family: ColumnFamily) -> &'static str {
+    match family {
+        ColumnFamily::Default => "",
+        ColumnFamily::Lock => "lock",
+        ColumnFamily::Write => "write",
+    }
 }
 
 #[cfg(test)]

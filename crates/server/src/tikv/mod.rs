@@ -3,6 +3,7 @@
 mod batch_commands;
 mod checks;
 mod errors;
+mod follow;
 mod gets;
 mod groups;
 mod modifications;
@@ -32,7 +33,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
-use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
+use stele_proto::stele::kv::v1::{
+    ExistRequest, ExistResponse, ModifyRequest, ModifyResponse, ReadIndexRequest, ReadIndexResponse,
+};
 use stele_replica::StageNanos;
 use stele_types::{ClusterId, RegionId};
 use tokio::sync::watch;
@@ -67,6 +70,7 @@ impl TikvService {
     pub(crate) fn routes(self) -> Router {
         unary_routes()
             .route("/tikvpb.Tikv/BatchCommands", post(serve_batch_commands))
+            .route(follow::PATH, post(follow::serve))
             .with_state(self)
     }
 
@@ -241,6 +245,8 @@ unary! {
         = read(Kind::Checksum, reads::checksum);
     "/stele.kv.v1.Kv/Modify": ModifyRequest -> ModifyResponse = modify();
     "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, gets::exist);
+    "/stele.kv.v1.Kv/ReadIndex": ReadIndexRequest -> ReadIndexResponse
+        = read(Kind::ReadIndex, reads::read_index);
 }
 
 /// Returns why a call is not executed for its caller.

@@ -4,10 +4,14 @@
 use super::errors::Failure;
 use super::reads;
 use crate::access::Standing;
+use bytes::Bytes;
 use stele_placement::Permissions;
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
-use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, ModifyRequest, ModifyResponse};
+use stele_proto::stele::kv::v1::{
+    ExistRequest, ExistResponse, FollowRequest, ModifyRequest, ModifyResponse, ReadIndexRequest,
+    ReadIndexResponse,
+};
 use stele_types::KeyRange;
 
 /// A call of keys.
@@ -40,6 +44,7 @@ of_keys! {
     READ RawGetKeyTtlRequest: |it| std::iter::once(&it.key);
     READ RawBatchGetRequest: |it| it.keys.iter();
     READ ExistRequest: |it| it.keys.iter();
+    READ ReadIndexRequest: |_it| std::iter::empty::<&Bytes>();
     WRITE RawPutRequest: |it| std::iter::once(&it.key);
     WRITE RawBatchPutRequest: |it| it.pairs.iter().map(|pair| &pair.key);
     WRITE RawDeleteRequest: |it| std::iter::once(&it.key);
@@ -66,6 +71,7 @@ of_ranges! {
     READ RawScanRequest: |it| [reads::scan_range(it)];
     READ RawBatchScanRequest: |it| reads::ranges(it)?;
     READ RawChecksumRequest: |it| it.ranges.iter().map(reads::range_of);
+    READ FollowRequest: |it| [KeyRange::new(it.start_key.clone(), it.end_key.clone())];
     WRITE RawDeleteRangeRequest: |it| [KeyRange::new(it.start_key.clone(), it.end_key.clone())];
 }
 
@@ -109,5 +115,5 @@ macro_rules! denied_by_error {
 
 denied_by_error! {
     RawBatchGetResponse ScanResponse RawDeleteRangeResponse
-    ExistResponse ModifyResponse
+    ExistResponse ModifyResponse ReadIndexResponse
 }

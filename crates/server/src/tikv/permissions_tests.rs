@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use stele_placement::{Grant, GrantLimits, Grants, Permissions};
 use stele_proto::Method;
 use stele_proto::kvrpcpb::*;
-use stele_proto::stele::kv::v1::{ExistRequest, ModifyRequest};
+use stele_proto::stele::kv::v1::{ExistRequest, FollowRequest, ModifyRequest, ReadIndexRequest};
 use stele_proto::tikvpb::BatchCommandsRequest;
 use stele_proto::tikvpb::batch_commands_request::Request as Command;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
@@ -31,6 +31,7 @@ const READ: Permissions = Permissions::READ;
 const WRITE: Permissions = Permissions::WRITE;
 const BOTH: Permissions = Permissions::READ_WRITE;
 const BATCH: &str = "/tikvpb.Tikv/BatchCommands";
+const READ_INDEX: &str = "/stele.kv.v1.Kv/ReadIndex";
 
 fn service() -> TikvService {
     let (_, stop) = tokio::sync::watch::channel(false);
@@ -96,7 +97,7 @@ fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> 
     let pair = |key: &Bytes| KvPair { key: key.clone(), ..KvPair::default() };
     let pairs = keys.iter().map(pair).collect();
     macro_rules! call {
-        ($rights:expr, $name:literal, $request:ident { $($field:ident: $value:expr),* }) => {
+        ($rights:expr, $name:expr, $request:ident { $($field:ident: $value:expr),* }) => {
             ($name, $request { $($field: $value,)* ..$request::default() }.encode_to_vec(), $rights)
         };
     }
@@ -141,6 +142,12 @@ fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> 
         ),
         call!(BOTH, "/stele.kv.v1.Kv/Modify", ModifyRequest { key: key.clone() }),
         call!(READ, "/stele.kv.v1.Kv/Exist", ExistRequest { keys: keys.clone() }),
+        call!(
+            READ,
+            "/stele.kv.v1.Kv/Follow",
+            FollowRequest { start_key: key.clone(), end_key: end.clone() }
+        ),
+        call!(READ, READ_INDEX, ReadIndexRequest {}),
     ]
 }
 
@@ -189,9 +196,11 @@ async fn no_call_of_keys_is_executed_for_a_caller_without_the_right() {
         {
             let is_key_within = from.starts_with("a/");
             for (path, message, wanted) in calls(&key(from), &key(to)) {
-                let is_range = ["Scan", "Range", "Checksum"].iter().any(|it| path.contains(it));
+                let of_ranges = ["Scan", "Range", "Checksum", "Follow"];
+                let is_range = of_ranges.iter().any(|it| path.contains(it));
                 let is_within = if is_range { is_within } else { is_key_within };
-                let expected = is_within && granted.contain(wanted);
+                let names_no_key = path == READ_INDEX;
+                let expected = names_no_key || is_within && granted.contain(wanted);
                 let executed = is_executed(&rights, path, &message).await;
                 assert_eq!(executed, expected, "{path} of {from} to {to} with {granted}");
             }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use stele_proto::kvrpcpb::{
     RawBatchScanRequest, RawChecksumRequest, RawChecksumResponse, RawScanRequest,
 };
+use stele_proto::stele::kv::v1::{ReadIndexRequest, ReadIndexResponse};
 use stele_proto::{EncodedPairs, PairEncoder, ScanResponse};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Reply};
@@ -46,6 +47,21 @@ pub(super) async fn view(target: &Target) -> Result<Arc<View>, Failure> {
     let view =
         confirmed.map_err(|reply| Failure::of_reply(reply, region, store.id(), OnUnknown::Read))?;
     Ok(Arc::new(view))
+}
+
+/// `ReadIndex`: returns an index of the region's log that is at least that of every write acknowledged before.
+///
+/// Invariant: a read index is taken after the request was permitted like a read. What was acknowledged before
+/// is visible here then.
+/// Test: `a_read_index_covers_every_write_that_was_acknowledged_before`.
+pub(super) async fn read_index(
+    target: &Target,
+    _: &ReadIndexRequest,
+    _: &Memory,
+) -> Result<ReadIndexResponse, Failure> {
+    view(target).await?;
+    let index = target.reader.visible().0;
+    Ok(ReadIndexResponse { index, ..ReadIndexResponse::default() })
 }
 
 /// Returns such a view if a lease allows it at once.

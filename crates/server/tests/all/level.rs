@@ -9,7 +9,7 @@ use stele_node::start::bootstrap;
 use stele_placement::{Bootstrap, Levels, pairs};
 use stele_proto::stele::control::v1::control_client::ControlClient;
 use stele_proto::stele::control::v1::{
-    FinalizeRequest, FinalizeResponse, HeartbeatRequest, JoinRequest, StoreInfo,
+    FinalizeRequest, FinalizeResponse, HeartbeatRequest, JoinRequest, StoreInfo, TakeMomentRequest,
 };
 use stele_server::config::Config;
 use stele_server::node::Node;
@@ -124,11 +124,15 @@ async fn a_node_of_level_1_writes_nothing_of_level_2_until_it_is_finalized() {
     until(&first.ready.address, "/status", in_use(1)).await;
     until(&second.ready.address, "/status", in_use(1)).await;
     assert!([&a, &b, &c].iter().all(|dir| format(dir) == "format 2"));
+    let refused = control(&first).take_moment(TakeMomentRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition);
+    assert!(refused.message().contains("run `stele ctl finalize`"), "{refused:?}");
     let answer = finalize(&second).await.unwrap();
     assert_eq!((answer.level, answer.raised), (2, true));
     until(&first.ready.address, "/status", in_use(2)).await;
     until(&second.ready.address, "/status", in_use(2)).await;
     assert!([&a, &b, &c].iter().all(|dir| format(dir) == "format 3"));
+    control(&first).take_moment(TakeMomentRequest::default()).await.unwrap();
     let answer = finalize(&first).await.unwrap();
     assert_eq!((answer.level_in_use, answer.raised), (2, false));
     assert_eq!(answer.behind, [] as [&str; 0]);

@@ -7,6 +7,7 @@ mod common;
 mod copied_directory;
 mod exposition;
 mod failing_stores;
+mod follow;
 mod full_log_disk;
 mod identities;
 mod level;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 use stele_proto::stele::control::v1 as wire;
-use stele_types::{Peer, PeerId, PeerRole, Region, StoreId};
+use stele_types::{Level, Peer, PeerId, PeerRole, Region, StoreId};
 use tokio::sync::Semaphore;
 use tonic::Code;
 
@@ -144,7 +144,7 @@ async fn numbers_of_moments_ascend_across_leaders() {
 
 #[tokio::test]
 async fn a_moment_without_an_answer_names_the_node_and_one_is_taken_at_a_time() {
-    let nodes = Nodes::new();
+    let nodes = Nodes::of_level(Level::MOMENTS);
     nodes.node(1).tick().await;
     let request = wire::TakeMomentRequest { attempts_max: 1, header: None };
     let (first, second) =

@@ -131,10 +131,19 @@ pub(super) fn address(node: usize) -> String {
 
 impl Nodes {
     pub(super) fn new() -> Self {
-        Self::with_gate(None)
+        Self::of_level(Level::OLDEST)
+    }
+
+    /// Creates the nodes of a cluster that has this level.
+    pub(super) fn of_level(level: Level) -> Self {
+        Self::with(None, level)
     }
 
     pub(super) fn with_gate(gate: Option<Arc<Semaphore>>) -> Self {
+        Self::with(gate, Level::OLDEST)
+    }
+
+    fn with(gate: Option<Arc<Semaphore>>, level: Level) -> Self {
         let world = Shared::default();
         let clock = Arc::new(ManualClock::at(1_000_000));
         let service = |node: usize| {
@@ -145,7 +154,7 @@ impl Nodes {
                 address: address(1),
                 capacities_bytes: vec![1 << 40],
             };
-            let bootstrap = (node == 1).then_some((bootstrap, Level::OLDEST));
+            let bootstrap = (node == 1).then_some((bootstrap, level));
             let system = Arc::new(system);
             PlacementService::with_clock(CLUSTER, TIMES, system, bootstrap, clock.clone())
         };

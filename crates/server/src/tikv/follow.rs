@@ -1,0 +1,348 @@
+//! `Follow`: the committed writes of one region on a stream, from any store that has the entries.
+//!
+//! A task reads the next entries once the response before them is on its way, so that a slow client holds one
+//! response and its window. While there is nothing to read it compares two indexes every [`POLL`]: writes
+//! wake nothing.
+
+use super::checks::{self, family_name};
+use super::errors::{Failure, not_leader, region_not_found};
+use super::permissions::Permitted;
+use super::{Memory, TikvService, wire};
+use crate::access::Rights;
+use crate::followers::Following;
+use crate::memory::{Charging, Exceeded, Held, RequestMemory, pairs_memory};
+use crate::port::MESSAGE_BYTES_MAX;
+use crate::store::{Core, StoreHandle};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use stele_engine::{History, HistoryReader};
+use stele_node::follow::{
+    Followed, FollowedWrite, LogFollower, STEP_BYTES_MAX, Step, WriteKind, first_from_now,
+};
+use stele_proto::kvrpcpb::Context;
+use stele_proto::metapb;
+use stele_proto::stele::kv::v1::{self as wire_v1, FollowRequest, FollowResponse, region_change};
+use stele_replica::{RegionChange, RegionChangeKind};
+use stele_types::{KeyRange, LogIndex, Region, RegionId};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Status;
+
+pub(super) const PATH: &str = "/stele.kv.v1.Kv/Follow";
+
+/// Time between two looks at the applied index while nothing is to be read.
+const POLL: Duration = Duration::from_millis(10);
+/// Time after which a client learns the next index although no entry concerns its keys.
+const PROGRESS: Duration = Duration::from_millis(100);
+/// Time between two checks of a stream of which the client takes nothing.
+const CHECK: Duration = Duration::from_secs(1);
+/// First entry of the log of a region that a split created.
+const FIRST_OF_CHILD: LogIndex = LogIndex(6);
+
+type Message = Result<Held<FollowResponse>, Status>;
+
+/// Serves the call: the answer ends when the region's log cannot be followed here any longer.
+pub(super) async fn serve(State(service): State<TikvService>, request: Request) -> Response {
+    let rights = match wire::rights(&request) {
+        Ok(rights) => rights,
+        Err(status) => return status.into_http(),
+    };
+    let (request, memory) = match wire::message::<FollowRequest>(request, MESSAGE_BYTES_MAX).await {
+        Ok(read) => read,
+        Err(wire::Unread::Exceeded(exceeded)) => {
+            let message = failed(Failure::exceeded(exceeded, RegionId(0)));
+            return wire::answer(tokio_stream::once(Ok(Held { message, memory: Vec::new() })));
+        }
+        Err(wire::Unread::Status(status)) => return status.into_http(),
+    };
+    if let Err(status) = service.check_cluster(request.context.as_ref()) {
+        return status.into_http();
+    }
+    if let Err(status) = permitted(&request, &rights) {
+        return status.into_http();
+    }
+    let (sender, messages) = mpsc::channel(1);
+    tokio::spawn(async move {
+        let stream = Stream { service, rights, request, memory, sender };
+        let last = match stream.follow().await {
+            Ok(()) => return,
+            Err(End::Response(message)) => Ok(Held { message: *message, memory: Vec::new() }),
+            Err(End::Status(status)) => Err(*status),
+        };
+        // The client may be gone.
+        let _ = stream.sender.send(last).await;
+    });
+    wire::answer(ReceiverStream::new(messages))
+}
+
+/// Fails unless the caller may read all keys of the request.
+///
+/// Invariant: a right that is taken back ends the stream before it sends anything more.
+/// Test: `a_right_that_is_taken_back_ends_a_stream`.
+fn permitted(request: &FollowRequest, rights: &Rights) -> Result<(), Box<Status>> {
+    let denied = |text: String| Box::new(Status::permission_denied(text));
+    rights.check(PATH).map_err(|denial| denied(denial.to_string()))?;
+    let Some(standing) = rights.standing() else { return Ok(()) };
+    request.permitted(&standing).map_err(|failure| {
+        rights.note_ungranted();
+        denied(failure.into_error().message)
+    })
+}
+
+/// Reason for which a stream ends.
+enum End {
+    Response(Box<FollowResponse>),
+    Status(Box<Status>),
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Response(Box::new(failed(failure)))
+    }
+}
+
+fn failed(failure: Failure) -> FollowResponse {
+    FollowResponse { region_error: Some(failure.into_error()), ..FollowResponse::default() }
+}
+
+struct Stream {
+    service: TikvService,
+    rights: Rights,
+    request: FollowRequest,
+    memory: Memory,
+    sender: mpsc::Sender<Message>,
+}
+
+/// What a stream reads, from a store.
+struct Source {
+    store: Arc<StoreHandle>,
+    reader: HistoryReader,
+    follower: LogFollower,
+}
+
+/// What one step read, with the memory of it.
+struct Taken {
+    step: Step,
+    memory: Memory,
+}
+
+impl Stream {
+    /// Sends what is committed until the client is gone.
+    async fn follow(&self) -> Result<(), End> {
+        let (mut source, region) = self.source().await?;
+        let followers = self.service.stores.followers();
+        let next = source.follower.next_index();
+        let following = followers.begin(source.follower.region(), next);
+        let mut first = region.map(|region| metapb::Region::from(&region));
+        let (mut sent, mut sent_at) = (next, Instant::now());
+        loop {
+            self.check(&source.store)?;
+            let room = tokio::select! {
+                room = self.sender.reserve() => room,
+                () = tokio::time::sleep(CHECK) => continue,
+            };
+            let Ok(room) = room else { return Ok(()) };
+            let (next_source, taken) = self.step(source).await?;
+            source = next_source;
+            let next = source.follower.next_index();
+            let Taken { step, memory } = taken;
+            let (entries, is_idle) = match step {
+                Step::Read(entries) => (entries, false),
+                Step::UpToDate => (Vec::new(), true),
+                Step::TooOld => return Err(self.too_old(&source)),
+            };
+            let is_due = next > sent && sent_at.elapsed() >= PROGRESS;
+            if !entries.is_empty() || is_due || first.is_some() {
+                // The rights may have changed while the entries were read.
+                self.check(&source.store)?;
+                expect_children(&following, source.follower.keys(), &entries);
+                let message = FollowResponse {
+                    entries: entries.into_iter().map(entry_of).collect(),
+                    next_index: next.0,
+                    region: first.take(),
+                    ..FollowResponse::default()
+                };
+                room.send(Ok(Held { message, memory: vec![memory] }));
+                following.advance(next);
+                (sent, sent_at) = (next, Instant::now());
+            }
+            if is_idle {
+                tokio::time::sleep(POLL).await;
+            }
+        }
+    }
+
+    fn check(&self, store: &StoreHandle) -> Result<(), End> {
+        if !store.is_running() || *self.service.stop.borrow() {
+            return Err(not_leader(self.region(), None).into());
+        }
+        // bug server.follow_after_revocation: return Ok(());
+        permitted(&self.request, &self.rights).map_err(End::Status)
+    }
+
+    fn region(&self) -> RegionId {
+        RegionId(self.request.context.as_ref().map_or(0, |context| context.region_id))
+    }
+
+    /// Returns what the stream reads. For a stream from now on, also the region as it is there.
+    async fn source(&self) -> Result<(Source, Option<Region>), Failure> {
+        let context = checks::context(self.request.context.as_ref())?;
+        let (id, keys) = (self.region(), self.keys());
+        if keys.is_empty() {
+            let text = "the end of the keys is not after their start".to_owned();
+            return Err(Failure::Invalid(text));
+        }
+        let store = self.store(context).ok_or_else(|| region_not_found(id))?;
+        let (next, region) = match self.request.next_index {
+            0 => {
+                // Between two iterations of the loop, the region is that of the applied index.
+                let found = store.with_core(move |core: &mut Core| core.region(id)).await;
+                let report = found.flatten().ok_or_else(|| region_not_found(id))?;
+                (first_from_now(&report.region, report.applied), Some(report.region))
+            }
+            next => (LogIndex(next), None),
+        };
+        let reader = store.engine().history(id, next);
+        let follower = LogFollower::new(id, keys, next);
+        Ok((Source { store, reader, follower }, region))
+    }
+
+    fn keys(&self) -> KeyRange {
+        let FollowRequest { start_key, end_key, .. } = &self.request;
+        KeyRange { start: start_key.clone(), end: end_key.clone() }
+    }
+
+    /// Returns the store that the request names, one with a replica, or one that may have entries.
+    fn store(&self, context: &Context) -> Option<Arc<StoreHandle>> {
+        let (stores, region) = (&self.service.stores, self.region());
+        let named = context.peer.as_ref().map(|peer| peer.store_id);
+        let all = stores.all();
+        let has_history =
+            |store: &&Arc<StoreHandle>| store.is_running() && store.engine().has_history(region);
+        let named = all.iter().find(|store| named == Some(store.id().0)).filter(has_history);
+        let holding = stores.holding(region);
+        named.cloned().or(holding).or_else(|| all.iter().find(has_history).cloned())
+    }
+
+    fn too_old(&self, source: &Source) -> End {
+        if !source.store.engine().has_history(self.region()) {
+            return region_not_found(self.region()).into();
+        }
+        self.service.stores.followers().note_too_old();
+        End::Response(Box::new(FollowResponse { too_old: true, ..FollowResponse::default() }))
+    }
+
+    /// Reads the next entries, if there may be some.
+    ///
+    /// Invariant: only what is applied here is read from Raft's log. What is committed may not be written yet,
+    /// while entries that it replaces still are.
+    async fn step(&self, source: Source) -> Result<(Source, Taken), End> {
+        let reader = source.store.readers().get(self.region());
+        let applied = reader.map(|reader| reader.applied());
+        let memory = RequestMemory::part_of(&self.memory);
+        if applied.is_some_and(|applied| applied < source.follower.next_index()) {
+            return Ok((source, Taken { step: Step::UpToDate, memory }));
+        }
+        let mut charging = Charging::new(&memory);
+        if !charging.admit(pairs_memory(0, STEP_BYTES_MAX as u64)) {
+            return match charging.exceeded() {
+                // Other requests use the memory: they end.
+                Exceeded::Shared => {
+                    Ok((source, Taken { step: Step::UpToDate, memory: memory.clone() }))
+                }
+                other => Err(Failure::exceeded(other, self.region()).into()),
+            };
+        }
+        let store = source.store.id();
+        let read = tokio::task::spawn_blocking(move || read(source, applied.unwrap_or_default()));
+        let (source, read) = read.await.map_err(|panic| match panic.is_panic() {
+            true => Failure::Final("the read panicked".to_owned()),
+            // The node is stopping.
+            false => not_leader(self.region(), None),
+        })?;
+        let (step, bytes) = match read.map_err(|error| Failure::engine(&error, store)) {
+            Ok(read) => read,
+            // Another replica has the entry.
+            Err(Failure::Damaged(_)) => return Err(self.too_old(&source)),
+            Err(failure) => return Err(failure.into()),
+        };
+        let writes = match &step {
+            Step::Read(entries) => entries.iter().map(|entry| 1 + entry.writes.len()).sum(),
+            Step::UpToDate | Step::TooOld => 0,
+        };
+        let bytes = if writes == 0 { 0 } else { bytes };
+        let settled = charging.settle(pairs_memory(writes, bytes));
+        settled.map_err(|exceeded| Failure::exceeded(exceeded, self.region()))?;
+        Ok((source, Taken { step, memory: memory.clone() }))
+    }
+}
+
+/// Reads the next entries; returns also the bytes of their payloads.
+fn read(mut source: Source, applied: LogIndex) -> (Source, stele_types::Result<(Step, u64)>) {
+    let Source { reader, follower, .. } = &mut source;
+    let mut bytes = 0;
+    let step = follower.step(|bytes_max| {
+        Ok(match reader.read(applied, bytes_max)? {
+            History::Entries(entries) => {
+                bytes = entries.iter().map(|entry| entry.payload.len() as u64).sum();
+                Some(entries)
+            }
+            History::UpToDate => Some(Vec::new()),
+            History::TooOld => None,
+        })
+    });
+    (source, step.map(|step| (step, bytes)))
+}
+
+/// Keeps the logs of regions that splits create, until the client follows them.
+///
+/// Invariant: a log that a client will follow is kept from before the client learns of it.
+fn expect_children(following: &Following, keys: &KeyRange, entries: &[Followed]) {
+    for change in entries.iter().filter_map(|entry| entry.change.as_ref()) {
+        if let RegionChangeKind::Split { children } = &change.kind {
+            let wanted = children.iter().filter(|child| child.range.overlaps(keys));
+            wanted.for_each(|child| following.expect(child.id, FIRST_OF_CHILD));
+        }
+    }
+}
+
+fn entry_of(followed: Followed) -> wire_v1::FollowedEntry {
+    wire_v1::FollowedEntry {
+        index: followed.index.0,
+        term: followed.term.0,
+        writes: followed.writes.into_iter().map(write_of).collect(),
+        change: followed.change.map(|change| change_of(&change)),
+    }
+}
+
+fn write_of(write: FollowedWrite) -> wire_v1::FollowedWrite {
+    use wire_v1::followed_write::Kind;
+    let kind = match write.kind {
+        WriteKind::Put { value, expires_at_s } => {
+            Kind::Put(wire_v1::FollowedPut { value, expires_at_s })
+        }
+        WriteKind::Delete => Kind::Delete(true),
+        WriteKind::DeleteRange(end) => Kind::DeleteRangeTo(end),
+    };
+    let cf = family_name(write.family).to_owned();
+    wire_v1::FollowedWrite { cf, key: write.key, kind: Some(kind) }
+}
+
+fn change_of(change: &RegionChange) -> wire_v1::RegionChange {
+    use region_change::Kind;
+    let kind = match &change.kind {
+        RegionChangeKind::Split { children } => {
+            Kind::Split(wire_v1::Split { children: children.iter().map(Into::into).collect() })
+        }
+        RegionChangeKind::Prepared { target } => {
+            Kind::Prepared(wire_v1::PreparedMerge { target: target.0 })
+        }
+        RegionChangeKind::Merged { source, prepared } => {
+            Kind::Merged(wire_v1::Merged { source: source.0, prepared_index: prepared.0 })
+        }
+        RegionChangeKind::RolledBack => Kind::RolledBack(wire_v1::RolledBack {}),
+    };
+    wire_v1::RegionChange { region: Some((&change.region).into()), kind: Some(kind) }
+}
