@@ -42,6 +42,12 @@ impl View {
         self.tables.get_cached(key, self.seq)
     }
 
+    /// Starts to load from memory what gets of these keys will read there, so that their cache misses
+    /// overlap.
+    pub fn prefetch(&self, keys: &[Bytes]) {
+        self.tables.memtables().for_each(|memtable| memtable.prefetch(keys));
+    }
+
     /// Returns the pairs of `range` in order. The iterator keeps the view's memory and outlives the
     /// view.
     pub fn iter(&self, range: KeyRange, direction: Direction) -> Result<ViewIter> {

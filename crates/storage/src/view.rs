@@ -147,6 +147,11 @@ pub trait EngineView: Send + Sync {
     fn get(&self, key: &[u8]) -> Result<Option<Pair>>;
     /// Returns the pair of `key` if that needs no read of the device. Never waits for the device.
     fn get_cached(&self, key: &[u8]) -> Result<CachedGet>;
+    /// Announces gets of these keys by this thread: an engine may start to load what they will read from
+    /// memory. Changes no result.
+    fn prefetch(&self, keys: &[Bytes]) {
+        let _ = keys;
+    }
     /// Returns pairs in order.
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>>;
     /// Returns the pairs of many keys, each with its own result, in the order of `gets`. Values are read
@@ -218,6 +223,10 @@ impl<V: EngineView> EngineView for Arc<V> {
 
     fn get_cached(&self, key: &[u8]) -> Result<CachedGet> {
         (**self).get_cached(key)
+    }
+
+    fn prefetch(&self, keys: &[Bytes]) {
+        (**self).prefetch(keys);
     }
 
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {

@@ -147,9 +147,7 @@ pub enum Error {
     Refused(String),
 
     /// Begin again: no store has the next writes of a watch any longer. The text names them.
-    #[error(
-        "too old: {0}; take a token of a new watch, copy the data, then watch from that token"
-    )]
+    #[error("too old: {0}; take a token of a new watch, copy the data, then watch from that token")]
     TooOld(String),
 }
 

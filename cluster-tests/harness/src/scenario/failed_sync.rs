@@ -69,7 +69,8 @@ pub(super) async fn run(setup: &Setup, report: &mut Report) -> Result<()> {
         };
         let trace = setup.work().join(format!("syncs-{name}.log"));
         let process = cluster.nodes[victim].process()?;
-        let attached = TracedSyncs::attach(process, threads, Injection::Fail { nth }, trace).await?;
+        let attached =
+            TracedSyncs::attach(process, threads, Injection::Fail { nth }, trace).await?;
         if kind == Kind::Maintenance {
             fill(&cluster, round).await?;
         }

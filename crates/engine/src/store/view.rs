@@ -202,6 +202,10 @@ impl EngineView for View {
         Ok(CachedGet::Ready(Some(Pair { key, value, expires_at_s })))
     }
 
+    fn prefetch(&self, keys: &[Bytes]) {
+        self.index.prefetch(keys);
+    }
+
     fn get_many(&self, gets: Vec<PendingGet>, admit: Admit<'_>) -> Vec<Result<GotAdmitted>> {
         self.read_pairs(gets, admit)
     }

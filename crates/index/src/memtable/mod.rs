@@ -117,6 +117,11 @@ impl Memtable {
         Some(if covered > record.epoch() { Found::Deleted } else { record.found() })
     }
 
+    /// Starts to load what gets of these keys will read.
+    pub(crate) fn prefetch(&self, keys: &[Bytes]) {
+        self.tree.prefetch(keys);
+    }
+
     pub(crate) fn ranges(&self, at: Seq) -> Arc<RangeSet> {
         if self.delete_count.load(Ordering::Acquire) == 0 {
             return Arc::default();

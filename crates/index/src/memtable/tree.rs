@@ -9,6 +9,7 @@
 use super::KeyWrite;
 use super::node::{Arena, Meta, NODE_WORDS, Node, SEARCHED_WORDS, SLOTS};
 use super::record::{self, VersionRecord, word_at};
+use bytes::Bytes;
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, Ordering};
 use stele_types::lock::{Mutex, rank};
@@ -17,8 +18,10 @@ use stele_types::lock::{Mutex, rank};
 const ATTEMPTS: usize = 64;
 /// Upper bound of the depth, never reached: 16 levels of at least 16 children.
 const LEVELS_MAX: usize = 16;
-/// Writes that are searched together, and that one hold of the writer lock covers.
+/// Keys that are searched together, and writes that one hold of the writer lock covers.
 const OVERLAPPING: usize = 32;
+/// Words of the lines of a record with a short key and a location.
+const RECORD_WORDS: [usize; 2] = [0, 7];
 
 #[derive(Clone, Copy)]
 pub(super) enum LeafTarget<'a> {
@@ -72,29 +75,51 @@ impl Tree {
         new
     }
 
-    /// Finds the places of all keys, level by level: the searches of a level do not depend on each
-    /// other, so that their cache misses overlap.
+    /// Finds the places of all keys.
     fn find(&self, writes: &[KeyWrite<'_>], found: &mut [Place; OVERLAPPING]) {
-        let root = self.root.load(Ordering::Relaxed);
-        found.iter_mut().take(writes.len()).for_each(|place| place.leaf = root);
-        for _ in 0..Node::at(&self.arena, root).meta().level {
-            for (write, place) in writes.iter().zip(found.iter_mut()) {
-                let node = Node::at(&self.arena, place.leaf);
-                let (slot, exact) = node.lower_bound(&self.arena, node.meta(), write.key);
-                place.leaf = node.child(slot + usize::from(exact));
-                self.arena.prefetch(place.leaf, &SEARCHED_WORDS);
-            }
-        }
-        for (write, place) in writes.iter().zip(found.iter_mut()) {
-            let leaf = Node::at(&self.arena, place.leaf);
+        let leaves = self.leaves_of(writes, |write| write.key);
+        for ((write, at), place) in writes.iter().zip(leaves).zip(found.iter_mut()) {
+            let leaf = Node::at(&self.arena, at);
             let meta = leaf.meta();
-            place.slot = leaf.first_prefix(meta, write.key);
+            (place.leaf, place.slot) = (at, leaf.first_prefix(meta, write.key));
             if place.slot < meta.count && !meta.holds_whole_keys(write.key.len()) {
                 self.arena.prefetch(leaf.record(place.slot), &[0]);
             }
         }
         for (write, place) in writes.iter().zip(found) {
             *place = self.place_in(place.leaf, place.slot, write.key);
+        }
+    }
+
+    /// Returns the leaves of at most [`OVERLAPPING`] keys, level by level: the searches of a level do not
+    /// depend on each other, so that their cache misses overlap. Beside a writer they may be other leaves.
+    fn leaves_of<K>(&self, of: &[K], key: impl Fn(&K) -> &[u8]) -> [u32; OVERLAPPING] {
+        let root = self.root.load(Ordering::Acquire);
+        let mut leaves = [root; OVERLAPPING];
+        for _ in 0..Node::at(&self.arena, root).meta().level {
+            for (of, at) in of.iter().zip(&mut leaves) {
+                let node = Node::at(&self.arena, *at);
+                let (slot, exact) = node.lower_bound(&self.arena, node.meta(), key(of));
+                *at = node.child(slot + usize::from(exact));
+                self.arena.prefetch(*at, &SEARCHED_WORDS);
+            }
+        }
+        leaves
+    }
+
+    /// Starts to load what searches for these keys will read. Any thread may call it: what it reads decides
+    /// nothing.
+    pub(super) fn prefetch(&self, keys: &[Bytes]) {
+        for keys in keys.chunks(OVERLAPPING) {
+            let leaves = self.leaves_of(keys, |key| key);
+            for (key, at) in keys.iter().zip(leaves) {
+                let leaf = Node::at(&self.arena, at);
+                let meta = leaf.meta();
+                let slot = leaf.first_prefix(meta, key);
+                if slot < meta.count {
+                    self.arena.prefetch(leaf.record(slot), &RECORD_WORDS);
+                }
+            }
         }
     }
 

@@ -36,16 +36,6 @@ pub(super) fn get_response(found: Option<Bytes>) -> RawGetResponse {
     RawGetResponse { value: found.unwrap_or_default(), not_found, ..RawGetResponse::default() }
 }
 
-/// Returns what a get of the target's region finds in memory in `view`; `None` if it fails.
-pub(super) fn get_in_memory(
-    target: &Target,
-    view: &View,
-    request: &RawGetRequest,
-) -> Option<CachedGet> {
-    let key = target.engine_key(&request.cf, &request.key).ok()?;
-    view.get_cached(&key).ok()
-}
-
 /// `RawGetKeyTTL`: returns the seconds left, 0 for no expiry. Reads no value.
 pub(super) async fn ttl(
     target: &Target,

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use stele_proto::kvrpcpb::{Context, RawGetRequest, RawGetResponse, RawPutRequest, RawPutResponse};
 use stele_replica::{Reply, Submission, Write};
-use stele_storage::{CachedGet, PendingGet};
+use stele_storage::{CachedGet, EngineView, PendingGet};
 use stele_types::CommandBuilder;
 
 /// Bytes of an entry after which the next one begins. Above this, an entry's own cost is small
@@ -211,19 +211,21 @@ impl GetGroup {
         let Ok(Some(view)) = reads::leased_view(&target) else {
             return GroupFound { done: Vec::new(), alone: gets, cold: None };
         };
-        let (mut warm, mut alone, mut cold) =
-            (Vec::with_capacity(gets.len()), Vec::new(), Vec::new());
+        let (keyed, mut alone) = keyed(&target, gets);
+        let (gets, keys): (Vec<Get>, Vec<Bytes>) = keyed.into_iter().unzip();
+        view.prefetch(&keys);
+        let (mut warm, mut cold) = (Vec::with_capacity(gets.len()), Vec::new());
         let now_s = target.store.clock().unix_seconds();
         // Counters that all threads share are changed once a group.
         let (mut charged_bytes, mut returned_bytes) = (0, 0);
-        for get in gets {
-            let pair = match gets::get_in_memory(&target, &view, &get.1) {
-                Some(CachedGet::Ready(pair)) => pair.filter(|pair| is_live(pair, now_s)),
-                Some(CachedGet::NeedsIo(pending)) => {
+        for (get, key) in gets.into_iter().zip(keys) {
+            let pair = match view.get_cached(&key) {
+                Ok(CachedGet::Ready(pair)) => pair.filter(|pair| is_live(pair, now_s)),
+                Ok(CachedGet::NeedsIo(pending)) => {
                     cold.push((get, pending));
                     continue;
                 }
-                None => {
+                Err(_) => {
                     alone.push(get);
                     continue;
                 }
@@ -254,6 +256,18 @@ impl GetGroup {
         let cold = (!gets.is_empty()).then(|| ColdGets { target, view, gets, started });
         GroupFound { done, alone, cold }
     }
+}
+
+/// Returns the gets with the keys of the engine, and those of which the key is refused.
+fn keyed(target: &Target, gets: Vec<Get>) -> (Vec<(Get, Bytes)>, Vec<Get>) {
+    let (mut keyed, mut refused) = (Vec::with_capacity(gets.len()), Vec::new());
+    for get in gets {
+        match target.engine_key(&get.1.cf, &get.1.key) {
+            Ok(key) => keyed.push((get, key)),
+            Err(_) => refused.push(get),
+        }
+    }
+    (keyed, refused)
 }
 
 impl ColdGets {

@@ -229,6 +229,10 @@ impl<V: EngineView> EngineView for Overlaid<V> {
         }
     }
 
+    fn prefetch(&self, keys: &[Bytes]) {
+        self.view.prefetch(keys);
+    }
+
     fn scan(&self, options: &ScanOptions) -> Result<Vec<Pair>> {
         if !self.effects.has_effect_in(&options.range) {
             return self.view.scan(options);
