@@ -211,7 +211,9 @@ impl<E: StorageEngine> Replica<E> {
             self.answer_committed(ctx);
         }
         self.answer_reads(ctx);
-        self.answer_pause(ctx);
+        if self.moments.has_any() {
+            self.answer_pause(ctx);
+        }
         begins
     }
 

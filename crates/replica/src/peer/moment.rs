@@ -60,7 +60,7 @@ impl<E: StorageEngine> Replica<E> {
 
     /// Answers a pause with the end of the log, once all of it is committed.
     pub(super) fn answer_pause(&mut self, ctx: &mut Context<E>) {
-        if self.moments.is_idle() || !self.is_leader() {
+        if !self.is_leader() {
             return;
         }
         let last = self.group.last();

@@ -22,10 +22,14 @@ impl<E: StorageEngine> Replica<E> {
         // Entries that waited for another region.
         let mut waits = self.apply_committed(ctx)?;
         self.apply_range_repairs(ctx)?;
-        self.end_late_pause(ctx);
+        if self.moments.has_any() {
+            self.end_late_pause(ctx);
+        }
         for _ in 0..READIES_MAX {
             self.observe(ctx);
-            self.confirm_seals(ctx);
+            if self.moments.has_any() {
+                self.confirm_seals(ctx);
+            }
             let has_more = self.propose_waiting(ctx)?;
             self.confirm_reads(ctx);
             let Some(ready) = self.group.take_ready() else {

@@ -73,7 +73,7 @@ impl<E: StorageEngine> Replica<E> {
             }
             return Ok(false);
         }
-        if self.is_paused(ctx) {
+        if self.moments.has_any() && self.is_paused(ctx) {
             return Ok(false);
         }
         // Group commit: what arrives while this region is written shares the next proposal. With

@@ -88,13 +88,20 @@ impl<E: StorageEngine> RaftStore<E> {
         if !self.dirty.is_empty() {
             return Some(self.ctx.now.monotonic_nanos);
         }
-        let tick = (!self.ticking.is_empty()).then_some(self.next_tick_nanos);
-        let tick = tick.into_iter().chain(self.leaving.retry_at());
-        let tick = tick.chain(self.orphaned_ranges.drop_at());
-        let tick = tick.chain(self.truncates_at());
-        let asks = self.asks_at().into_iter().chain(self.probes_at());
-        let tick = tick.chain(self.ctx.pauses.front().map(|(ends_nanos, _)| *ends_nanos));
-        tick.chain(self.ctx.batches.retry_at()).chain(asks).min()
+        let times = [
+            (!self.ticking.is_empty()).then_some(self.next_tick_nanos),
+            self.leaving.retry_at(),
+            self.orphaned_ranges.drop_at(),
+            self.truncates_at(),
+            self.ctx.pauses.front().map(|(ends_nanos, _)| *ends_nanos),
+            self.ctx.batches.retry_at(),
+            self.asks_at(),
+            self.probes_at(),
+        ];
+        times.iter().fold(None, |first, at| match (first, *at) {
+            (Some(first), Some(at)) => Some(at.min(first)),
+            (None, at) | (at, None) => at,
+        })
     }
 
     /// Returns whether records of the region are not durable, because they wait for their turn, for

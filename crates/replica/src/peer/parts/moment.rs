@@ -57,6 +57,12 @@ impl Moments {
         self.seals.is_empty() && self.pause.as_ref().is_none_or(|pause| pause.request.is_none())
     }
 
+    /// Returns whether there is a pause or a seal. Most polls of most regions ask only this.
+    #[inline]
+    pub(crate) fn has_any(&self) -> bool {
+        self.pause.is_some() || !self.seals.is_empty()
+    }
+
     /// Begins a pause of the leader of `term`. Returns its end in monotonic nanoseconds, and the request of
     /// an earlier moment that it ends; `None` if this peer has paused for this moment or a later one.
     pub(crate) fn begin(
