@@ -360,16 +360,19 @@ impl World {
     fn has_followed_all(&mut self) -> bool {
         let reports = self.reports_by_region();
         let Some(follower) = &self.follower else { return true };
-        let of_data = reports.iter().filter(|(_, reports)| {
+        let mut of_data = reports.iter().filter(|(_, reports)| {
             reports.first().is_some_and(|(_, report)| report.region.kind == RegionKind::Data)
         });
-        let mut is_complete = !follower.cursors.is_empty();
-        for (region, reports) in of_data {
-            let cursor = follower.cursors.get(region);
+        let has_all = of_data.all(|(region, _)| follower.cursors.contains_key(region));
+        // The stores that had what was read may not serve now.
+        let is_read = |(region, cursor): (&RegionId, &Cursor)| {
+            let Some(reports) = reports.get(region) else { return false };
             let last = reports.iter().map(|(_, report)| report.last).max().unwrap_or_default();
-            is_complete &= cursor.is_some_and(|cursor| cursor.next() > last);
-        }
-        is_complete
+            let applied =
+                reports.iter().map(|(_, report)| report.applied).max().unwrap_or_default();
+            cursor.next() > last && cursor.next() <= applied.next()
+        };
+        has_all && !follower.cursors.is_empty() && follower.cursors.iter().all(is_read)
     }
 
     fn check_followed(&mut self, follower: &Follower) {
@@ -385,10 +388,9 @@ impl World {
         }
         let mut pairs = BTreeMap::new();
         for reports in self.reports_by_region().into_values() {
-            let mut of_data = reports.into_iter();
-            let Some((number, report)) =
-                of_data.find(|(_, report)| report.region.kind == RegionKind::Data)
-            else {
+            let of_data = reports.into_iter();
+            let of_data = of_data.filter(|(_, report)| report.region.kind == RegionKind::Data);
+            let Some((number, report)) = of_data.max_by_key(|(_, report)| report.applied) else {
                 continue;
             };
             let Some(found) = self.pairs_of(number, &report.region) else { return };
