@@ -13,7 +13,7 @@ use stele_engine::{History, Store as Engine};
 use stele_node::follow::{
     Followed, FollowedWrite, LogFollower, Step, StreamId, WriteKind, first_from_now,
 };
-use stele_replica::{RegionChangeKind, RegionReport};
+use stele_replica::{FIRST_OF_CHILD, RegionChangeKind, RegionReport};
 use stele_storage::Pair;
 use stele_types::{KeyRange, LogIndex, Prng, RegionId, RegionKind, Term};
 
@@ -27,7 +27,6 @@ const CHANGES: u64 = 6;
 const LOST_NANOS: u64 = 5 * SECOND;
 /// Time after the faults in which the follower must have read everything.
 const END_NANOS: u64 = 60 * SECOND;
-const FIRST_OF_CHILD: LogIndex = LogIndex(6);
 
 /// Copy of all user data, and where it goes on in each region's log.
 pub(crate) struct Follower {

@@ -57,7 +57,7 @@ pub use output::{
     Append, Busy, Changes, Collection, Done, Event, Lookup, LookupId, Outputs, Refusal,
     RegionReport, Reply, Role, SendSnapshot, Ticket, Traffic, Unknown,
 };
-pub use peer::PAUSE_NANOS;
+pub use peer::{FIRST_OF_CHILD, PAUSE_NANOS};
 pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue, Submission};
 pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};

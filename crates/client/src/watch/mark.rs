@@ -25,7 +25,7 @@ pub struct MarkPart {
     pub index: u64,
 }
 
-/// Confirmed positions of all keys of a range. All leaders were asked after one moment.
+/// Confirmed positions of all keys of a range. All leaders confirmed theirs after one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Parts, ascending.
@@ -63,7 +63,7 @@ pub(super) fn tiles<'a>(range: &KeyRange, parts: impl Iterator<Item = &'a KeyRan
 /// Returns the regions of which a watch of `range` begins, each with its keys in the range, ascending;
 /// `None` if it cannot begin with these.
 ///
-/// Invariant: a watch begins at positions of one moment, at which the regions tiled its keys: each had the
+/// Invariant: a watch begins at positions of one instant, at which the regions tiled its keys: each had the
 /// stated version in the answer before the mark began, and still in the mark. Otherwise a key could be in two
 /// logs, in none, or in one that a merge has ended before the watch knows it.
 /// Tests: `random_histories_lose_and_repeat_nothing`, `a_watch_begins_only_at_regions_that_tile_its_keys`.

@@ -1,7 +1,7 @@
 //! Watches: the committed writes of a range, as they come.
 //!
 //! A watch reads the log of each region with watched keys, and follows keys from log to log
-//! ([`cursors`](Cursors)). It begins at positions that leaders confirm to be of one moment, or at those of a
+//! ([`cursors`](Cursors)). It begins at positions that leaders confirm to be of one instant, or at those of a
 //! token. A *mark* is a position in each log that is at least that of every write acknowledged before the mark
 //! began; once all keys have passed it, [`WatchEvent::Resolved`] is returned.
 //!
@@ -62,7 +62,7 @@ pub enum WatchEvent {
         /// First key after the range; empty for no end.
         end: Bytes,
     },
-    /// All writes to the watched keys were returned that were acknowledged before a moment, later than that of
+    /// All writes to the watched keys were returned that were acknowledged before an instant, later than that of
     /// the former `Resolved`.
     Resolved,
 }
@@ -186,7 +186,7 @@ impl Watch {
         poll_fn(|cx| self.poll(cx)).await
     }
 
-    /// Returns the token of this moment, also after an error: a watch from it returns every write that this
+    /// Returns the present token, also after an error: a watch from it returns every write that this
     /// one has not returned, and may repeat the last one of each region.
     pub fn token(&self) -> Result<Token> {
         self.cursors.token(self.shared.client.cluster())

@@ -199,6 +199,9 @@ impl<E: StorageEngine> Replica<E> {
 
 pub(crate) const CHILD_STARTS_AFTER: (LogIndex, Term) = (LogIndex(5), Term(5));
 
+/// First entry of the log of a region that a split created.
+pub const FIRST_OF_CHILD: LogIndex = LogIndex(CHILD_STARTS_AFTER.0.0 + 1);
+
 impl<E: StorageEngine> Replica<E> {
     pub(super) fn plan_split(&self, keys: &[Bytes], new_ids: &[NewRegion]) -> Plan {
         self.check_phase()?;

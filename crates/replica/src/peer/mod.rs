@@ -27,6 +27,7 @@ use crate::reads::{ReadGate, Reader, is_stale_term};
 use apply::Unapplied;
 pub(crate) use decision::Skipped;
 pub(crate) use members::CHILD_STARTS_AFTER;
+pub use members::FIRST_OF_CHILD;
 pub(crate) use merge::merge_answer;
 pub use parts::PAUSE_NANOS;
 pub(crate) use parts::Waiting;

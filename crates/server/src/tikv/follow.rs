@@ -24,7 +24,7 @@ use stele_node::follow::{
 use stele_proto::kvrpcpb::Context;
 use stele_proto::metapb;
 use stele_proto::stele::kv::v1::{self as wire_v1, FollowRequest, FollowResponse, region_change};
-use stele_replica::{RegionChange, RegionChangeKind};
+use stele_replica::{FIRST_OF_CHILD, RegionChange, RegionChangeKind};
 use stele_types::{KeyRange, LogIndex, Region, RegionId};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -38,8 +38,6 @@ const POLL: Duration = Duration::from_millis(10);
 const PROGRESS: Duration = Duration::from_millis(100);
 /// Time between two checks of a stream of which the client takes nothing.
 const CHECK: Duration = Duration::from_secs(1);
-/// First entry of the log of a region that a split created.
-const FIRST_OF_CHILD: LogIndex = LogIndex(6);
 
 type Message = Result<Held<FollowResponse>, Status>;
 

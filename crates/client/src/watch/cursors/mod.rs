@@ -176,7 +176,7 @@ impl Cursors {
         }
     }
 
-    /// Returns the token of this moment: a watch from it returns every write that this one has not returned,
+    /// Returns the present token: a watch from it returns every write that this one has not returned,
     /// and again those of entries that it has returned in part.
     pub fn token(&self, cluster: ClusterId) -> Result<Token> {
         let mut positions = Vec::with_capacity(self.cursors.len());
