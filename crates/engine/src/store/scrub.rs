@@ -16,15 +16,15 @@
 //!        | "from " hex "\n"                  key that is next
 //! ```
 
+use super::Shared;
 use super::slice::{Extent, Slice};
-use super::{Shared, View};
 use crate::checked_text::{self, CheckedText, from_hex, to_hex};
 use bytes::Bytes;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use stele_storage::Order;
+use stele_index::Direction;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Clock, KeyRange, Result, RunId, key_after};
+use stele_types::{Clock, Error, KeyRange, Result, RunId, key_after};
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
@@ -73,6 +73,8 @@ struct State {
     from: Bytes,
     /// The runs are read, or were read, a second time in this pass.
     has_reread: bool,
+    /// Key at which the index could not be read when the runs were last read again for it.
+    reread_at: Option<Bytes>,
     /// Bytes of values to check before the runs may be read again in this pass.
     values_owed_bytes: u64,
     /// Start of the pass on the monotonic clock; negative if that was before the clock's start.
@@ -132,7 +134,10 @@ impl Scrub {
         let may_read_runs = state.is_done || state.reads_values && state.values_owed_bytes == 0;
         if may_read_runs && shared.lost_blocks.take_suspected() {
             match state.is_done {
-                true => state.began_nanos = None,
+                // Invariant: no pause after a failure of the device delays the search for damage.
+                // Test: `damage_that_a_read_meets_is_found_while_the_scrub_pauses_after_failed_reads`.
+                // bug engine.scrub_pause_delays_damage: `, state.lasting.paused_until_nanos) = (None, 0)` is `, _) = (None, 0)`
+                true => (state.began_nanos, state.lasting.paused_until_nanos) = (None, 0),
                 false => state.read_runs_again(shared),
             }
         }
@@ -285,16 +290,15 @@ impl State {
 
     /// Scrubs the next pairs. Returns the bytes.
     fn scrub_values(&mut self, shared: &Arc<Shared>, bytes_max: u64, now_nanos: u64) -> u64 {
-        let view = View::new(shared);
         let range = KeyRange { start: self.from.clone(), end: Bytes::new() };
         let extent = Extent { pairs_max: PAIRS_MAX, bytes_max, keys_only: false };
-        let (slice, failure) = match view.references(range, Order::Forward) {
+        let (slice, failure) = match shared.index.view().iter(range, Direction::Forward) {
             Ok(mut iter) => Slice::collect_until_failure(&mut iter, extent),
             Err(error) => (Slice::default(), Some(error)),
         };
         if slice.is_empty() {
             match failure {
-                Some(_) => self.go_on_after_failure(shared, now_nanos),
+                Some(error) => self.go_on_after_failure(shared, &error, now_nanos),
                 None => self.end_pass(),
             }
             return 0;
@@ -307,20 +311,29 @@ impl State {
         bytes
     }
 
-    /// Goes on where the index cannot be read at the next key: reads the runs again, which finds the
-    /// block, then skips the keys that only this block may hold. Invariant: what follows a damaged
-    /// block is scrubbed in the same pass, whether or not the block is ever covered.
-    fn go_on_after_failure(&mut self, shared: &Shared, now_nanos: u64) {
+    /// Goes on where the index cannot be read at the next key: skips the keys that only a known damaged
+    /// block may hold, or reads the runs again, which finds the block. Invariant: what follows a damaged
+    /// block is scrubbed in the same pass, whether or not the block is ever covered, and also if it was
+    /// damaged after the runs were read again for another one.
+    /// Tests: `what_follows_a_damaged_block_is_scrubbed_though_the_block_is_never_covered` and
+    /// `damage_after_the_runs_were_read_again_is_found_in_the_same_pass`.
+    fn go_on_after_failure(&mut self, shared: &Shared, error: &Error, now_nanos: u64) {
         self.lasting.stats.cut_short += 1;
         // bug engine.scrub_ends_at_a_damaged_block: (self.is_done, self.began_nanos) = (true, None); return;
         let lost = shared.lost_blocks.first_lost_after(&self.from);
-        match lost.filter(|lost| self.has_reread || lost.start <= self.from) {
+        let has_reread = self.reread_at.as_ref() == Some(&self.from);
+        // bug engine.scrub_reads_runs_again_once: let has_reread = self.has_reread;
+        match lost.filter(|lost| is_next(shared, &self.from, lost)) {
             Some(lost) => self.from = lost.end,
-            None if !self.has_reread => self.read_runs_again(shared),
+            None if !has_reread => {
+                self.read_runs_again(shared);
+                self.reread_at = Some(self.from.clone());
+            }
             None => {
-                // Not damage: the device may answer later.
+                // The device may answer later. Damage is in a run created since, or arose since.
                 (self.is_done, self.began_nanos) = (true, None);
                 self.lasting.paused_until_nanos = now_nanos.saturating_add(RETRY_NANOS);
+                shared.lost_blocks.suspect(error);
             }
         }
     }
@@ -337,6 +350,18 @@ impl State {
         let next = version.runs().map(|run| run.id()).filter(due).min()?;
         Some((next, if next == from { block } else { 0 }))
     }
+}
+
+/// Returns whether `lost` holds the next key from `from` on: no key before it can be read, and none
+/// fails.
+fn is_next(shared: &Shared, from: &Bytes, lost: &KeyRange) -> bool {
+    if lost.start <= *from {
+        return true;
+    }
+    let before = KeyRange { start: from.clone(), end: lost.start.clone() };
+    let iter = shared.index.view().iter(before, Direction::Forward);
+    // bug engine.scrub_skips_unknown_damage: return true;
+    iter.and_then(|mut iter| iter.advance()).is_ok_and(|has_key| !has_key)
 }
 
 fn signed(nanos: u64) -> i64 {

@@ -134,6 +134,24 @@ impl Large {
         (path.unwrap(), u64::from(at.offset))
     }
 
+    /// Damages the block of a run that holds a key.
+    fn damage_block_of(&self, at: u64) {
+        let version = self.store.index().version();
+        let (mut offset, mut place) = (0, None);
+        for run in version.runs() {
+            inspect_run_items(&self.disk, run.path(), &mut |item| match item {
+                RunItem::Block { offset: block, .. } => offset = block,
+                RunItem::Entry { key: held, .. } if held == key(at) => {
+                    place = Some((run.path().to_path_buf(), offset + 40));
+                }
+                _ => {}
+            })
+            .unwrap();
+        }
+        let (path, offset) = place.unwrap();
+        self.disk.inject(Fault::FlipBit { path, offset, bit: 3 }).unwrap();
+    }
+
     fn lost(&self) -> Vec<Bytes> {
         self.store.lost_values(10).into_iter().map(|lost| lost.key).collect()
     }
@@ -202,6 +220,51 @@ fn what_follows_a_damaged_block_is_scrubbed_though_the_block_is_never_covered() 
     assert_eq!(large.store.lost_ranges().len(), 1, "{stats:?}");
     assert_eq!(large.lost(), [key(2_999)]);
     assert!(stats.cut_short <= 2, "{stats:?}");
+}
+
+#[test]
+fn damage_after_the_runs_were_read_again_is_found_in_the_same_pass() {
+    let values = (0..3_000).map(|at| (at, vec![at as u8; 400]));
+    let large = large(47, values, Store::compact);
+    large.scrub_up_to(20);
+    [900, 2_700].into_iter().for_each(|at| large.damage_block_of(at));
+    large.scrub_up_to(50);
+    assert_eq!(large.store.lost_ranges().len(), 2, "the runs were read again");
+    [2_100, 2_990].into_iter().for_each(|at| large.damage_block_of(at));
+    let (path, offset) = large.place(2_400);
+    large.disk.inject(Fault::FlipBit { path, offset, bit: 1 }).unwrap();
+    let mut checked_bytes = 0;
+    while large.store.scrub_stats().passes == 0 {
+        large.maintain();
+        let stats = large.store.scrub_stats();
+        assert!(stats.pass_checked_bytes >= checked_bytes, "the pass was given up: {stats:?}");
+        checked_bytes = stats.pass_checked_bytes;
+    }
+    assert_eq!(large.store.lost_ranges().len(), 4, "{:?}", large.store.scrub_stats());
+    assert_eq!(large.lost(), [key(2_400)]);
+}
+
+#[test]
+fn damage_that_a_read_meets_is_found_while_the_scrub_pauses_after_failed_reads() {
+    let values = (0..3_000).map(|at| (at, vec![at as u8; 400]));
+    let large = large(48, values, Store::compact);
+    large.scrub_up_to(20);
+    for nth in 1..=200 {
+        let path_contains = "/index/".to_owned();
+        large.disk.inject(Fault::ReadFails { path_contains, nth }).unwrap();
+    }
+    (0..50).for_each(|_| large.maintain());
+    large.disk.clear_faults();
+    let (stats, began) = (large.store.scrub_stats(), large.clock.monotonic_nanos());
+    (0..50).for_each(|_| large.maintain());
+    assert_eq!(large.store.scrub_stats().bytes, stats.bytes, "the scrub pauses: {stats:?}");
+    large.damage_block_of(1_500);
+    assert!(large.store.view().unwrap().get(&key(1_500)).unwrap_err().is_damage());
+    while large.store.lost_ranges().is_empty() {
+        large.maintain();
+        let seconds = (large.clock.monotonic_nanos() - began) / 1_000_000_000;
+        assert!(seconds < 30, "after {seconds} s: {:?}", large.store.scrub_stats());
+    }
 }
 
 // 10 GiB, in the relation of the sizes. A pass takes twice 640 s here, because the blocks of the device
