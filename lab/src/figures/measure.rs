@@ -5,12 +5,11 @@ use super::device::Device;
 use super::memory::Cgroup;
 use super::plan::{Amounts, Job, arguments, page_cache};
 use super::spec::{Point, Program, Spec, WIRE_PHASE};
-use super::test_bed;
+use super::trial::{Failure, SERVERS, Trial};
 use crate::peers;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ pub(super) struct Results {
     pub measured: Vec<Measurement>,
     /// Measurements that do not count, because the devices were not their limit.
     pub dropped: Vec<Measurement>,
-    pub failed: Vec<String>,
+    pub failed: Vec<Failure>,
 }
 
 #[derive(Debug)]
@@ -86,75 +85,21 @@ impl Measuring<'_> {
                     for at in 0..job.series.len() {
                         let turn = (at + round as usize) % job.series.len();
                         let series = job.series[turn];
-                        let found = match job.run.program {
-                            Program::TestBed => self.test_bed(job, point, series, round),
-                            _ => self.baselines(job, point, series, round),
-                        };
-                        self.add(job, point, series, round, found)?;
+                        let trial = Trial { run: &job.run.name, point: &point.x, series, round };
+                        self.try_twice(trial, |it| match job.run.program {
+                            Program::TestBed => it.test_bed(job, point, series, round),
+                            _ => it.baselines(job, point, series, round),
+                        })?;
                     }
                 }
             }
         }
         for job in jobs.iter().filter(is_wire) {
             for point in &job.points {
-                let found = self.wire(job, point);
-                self.add(job, point, "servers", 0, found)?;
+                let series = SERVERS;
+                let trial = Trial { run: &job.run.name, point: &point.x, series, round: 0 };
+                self.try_twice(trial, |it| it.wire(job, point))?;
             }
-        }
-        Ok(())
-    }
-
-    fn add(
-        &mut self,
-        job: &Job<'_>,
-        point: &Point,
-        series: &str,
-        round: u64,
-        found: Result<Vec<Measurement>>,
-    ) -> Result<()> {
-        self.calls.0 += 1;
-        let (run, round) = (&job.run.name, round + 1);
-        let seconds = self.started.elapsed().as_secs();
-        let (done, all) = self.calls;
-        println!("{done} of {all}, {seconds} s: {run}, {}, {series}, round {round}", point.x);
-        let place = json!({"run": run, "x": point.x, "series": series, "round": round});
-        match found {
-            Ok(measurements) => measurements.into_iter().try_for_each(|it| self.keep(it))?,
-            Err(error) => {
-                let reason = format!("{run}, {}, {series}, round {round}: {error:#}", point.x);
-                println!("{reason}");
-                writeln!(self.lines, "{}", json!({"failed": reason, "of": place}))?;
-                self.results.failed.push(reason);
-            }
-        }
-        Ok(())
-    }
-
-    /// Writes a line and keeps it with the results, unless its phase failed or does not count.
-    fn keep(&mut self, it: Measurement) -> Result<()> {
-        let place = format!("{}, {}, {}, {}", it.run, it.point, it.series, it.phase);
-        if let Some(text) = test_bed::processors(&it.line) {
-            println!("  {place}: {text}");
-        }
-        let failed = it.line["failed"].as_str().map(str::to_owned);
-        let dropped = test_bed::reason_to_drop(&it.line).filter(|_| !self.amounts.is_tiny);
-        let name = match (&failed, &dropped) {
-            (Some(_), _) => "of",
-            (None, Some(_)) => "dropped",
-            (None, None) => "measured",
-        };
-        let line = json!({
-            "run": it.run, "x": it.point, "series": it.series, "round": it.round + 1,
-            "phase": it.phase, name: it.line,
-        });
-        writeln!(self.lines, "{line}")?;
-        if let Some(reason) = failed.as_ref().or(dropped.as_ref()) {
-            println!("  {place}: {reason}");
-        }
-        match (failed, dropped) {
-            (Some(reason), _) => self.results.failed.push(format!("{place}: {reason}")),
-            (None, Some(_)) => self.results.dropped.push(it),
-            (None, None) => self.results.measured.push(it),
         }
         Ok(())
     }

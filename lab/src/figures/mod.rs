@@ -16,6 +16,7 @@ mod slow;
 mod spec;
 mod test_bed;
 mod throttle;
+mod trial;
 mod undo;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -229,7 +230,7 @@ fn finish(
     amounts: Amounts,
     is_measured: impl Fn(&str, &str) -> bool,
 ) -> Result<()> {
-    header.failed = results.failed.clone();
+    header.failed = results.failed.iter().map(ToString::to_string).collect();
     let dropped = |it: &Measurement| {
         let reason = test_bed::reason_to_drop(&it.line).unwrap_or_default();
         format!(

@@ -3,6 +3,7 @@
 use super::measure::Results;
 use super::plan::{Amounts, places};
 use super::spec::{Better, Claim, Figure, Over, Place, Run};
+use super::trial::Failure;
 use serde_json::Value;
 
 /// Field with the share of the processors that servers and load generator used.
@@ -148,14 +149,30 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// Lists series and places without a number, except those that were dropped on purpose.
+    /// Returns the reason for which a number is missing.
+    fn reason(&self, series: &str, place: &Place<'_>) -> String {
+        let run = &self.figure.run;
+        let explains = |it: &&Failure| it.explains(run, place.point, series, place.phase);
+        let failures: Vec<&Failure> = self.results.failed.iter().filter(explains).collect();
+        match failures.last() {
+            Some(last) => format!("{} calls failed, the last one: {}", failures.len(), last.reason),
+            None => match self.lines(series, place).count() {
+                0 => format!("no call failed, and none printed a line of phase `{}`", place.phase),
+                lines => format!("no number `{}` in {lines} lines", self.figure.field),
+            },
+        }
+    }
+
+    /// Lists series and places without a number, except those that were dropped on purpose, each with
+    /// the reason.
     pub(super) fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for series in &self.series {
             let is_dropped = |place: &&Place<'_>| self.is_dropped(series, place);
             for place in self.places.iter().filter(|place| !is_dropped(place)) {
                 if self.spread(series, place).is_none() {
-                    missing.push(format!("{}: {series} at {}", self.figure.name, place.x));
+                    let (name, reason) = (&self.figure.name, self.reason(series, place));
+                    missing.push(format!("{name}: {series} at {}: {reason}", place.x));
                 }
             }
             let needs_curve = self.figure.curve.is_some()
@@ -255,6 +272,40 @@ pub(crate) mod tests {
         results.measured.retain(|it| it.series != "original");
         let puts = &shown(&spec, &results)[0];
         assert_eq!(puts.ratio_to_base("stele", &puts.places[1]), None);
-        assert_eq!(puts.missing(), ["puts: original at 1 KiB", "puts: original at 16 KiB"]);
+        let reason = "no call failed, and none printed a line of phase `put`";
+        let expected =
+            ["1 KiB", "16 KiB"].map(|place| format!("puts: original at {place}: {reason}"));
+        assert_eq!(puts.missing(), expected);
+    }
+
+    #[test]
+    fn a_missing_number_is_named_with_the_reason() {
+        let (spec, mut results) = sample();
+        results.measured.retain(|it| it.series != "original" || it.point != "1 KiB");
+        results.measured.iter_mut().filter(|it| it.point == "16 KiB").for_each(|it| {
+            it.line = json!({"other": 1});
+        });
+        let failure = |series: &str, phase: Option<&str>, reason: &str| Failure {
+            run: "values".to_owned(),
+            point: "1 KiB".to_owned(),
+            series: series.to_owned(),
+            phase: phase.map(str::to_owned),
+            round: 0,
+            call: 1,
+            reason: reason.to_owned(),
+        };
+        results.failed = vec![
+            failure("original", None, "no leader"),
+            failure("original", Some("put"), "busy"),
+            failure("original", Some("get"), "of another phase"),
+            failure("stele", None, "of another series"),
+        ];
+        let no_number = "no number `ops_per_s` in 3 lines";
+        let expected = [
+            "puts: original at 1 KiB: 2 calls failed, the last one: busy".to_owned(),
+            format!("puts: original at 16 KiB: {no_number}"),
+            format!("puts: stele at 16 KiB: {no_number}"),
+        ];
+        assert_eq!(shown(&spec, &results)[0].missing(), expected);
     }
 }

@@ -24,6 +24,8 @@ const PROCESSORS_BUSY_MAX: f64 = 0.7;
 const REPLICAS: usize = 3;
 /// Time for the placement of empty regions.
 const REST_WITHIN: Duration = Duration::from_secs(90);
+/// Time for a call of `stele ctl` that fails at first.
+const CTL_WITHIN: Duration = Duration::from_secs(60);
 /// Setting of the cluster that chooses the placement mode.
 const MODE: &str = "placement_mode";
 /// Settings while empty regions are placed, and their values during the measurement.
@@ -265,9 +267,11 @@ fn place(stele: &Path, address: &str) -> Result<Value> {
     Ok(json!({"seconds": started.elapsed().as_secs_f64(), "is_at_rest": is_at_rest}))
 }
 
+/// Calls `stele ctl`, again for a while if it fails: on a busy machine the placement group may have no
+/// leader for seconds.
 fn ctl(stele: &Path, address: &str, words: &[&str]) -> Result<Vec<Value>> {
     let words: Vec<String> = words.iter().map(|&word| word.to_owned()).collect();
-    servers::ctl(stele, address, &words)
+    servers::ctl_within(stele, address, &words, CTL_WITHIN)
 }
 
 fn processors_busy(line: &Value, processors: usize) -> Option<f64> {

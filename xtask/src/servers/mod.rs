@@ -3,7 +3,7 @@
 mod regions;
 mod tikv;
 
-pub use regions::{ctl, wait_for_rest};
+pub use regions::{ctl_within, wait_for_rest};
 
 use crate::process::within;
 use anyhow::{Context, Result, bail, ensure};

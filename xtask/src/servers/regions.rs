@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 /// Keys of one request, at most.
 const SPLIT_KEYS_MAX: usize = 64;
 const ARRANGED_WITHIN: Duration = Duration::from_secs(180);
+const POLL: Duration = Duration::from_millis(200);
 const CALL_LIMIT: Duration = Duration::from_secs(30);
 /// Time without a running operator after which a cluster is at rest: longer than the placement group
 /// takes to plan the next one.
@@ -34,10 +35,10 @@ pub(super) fn arrange(
     for (key, value) in number.iter().filter(|_| replicas != 3).chain(&options.settings) {
         let change = ["config".to_owned(), key.clone(), value.clone()];
         // A change is refused before the placement group has a leader.
-        wait_for("a setting", || ctl(&change).map(Some))?;
+        wait_for("a setting", ARRANGED_WITHIN, || ctl(&change).map(Some))?;
     }
     let list = || ctl(&["regions".to_owned()]);
-    let first = wait_for("the first region", || {
+    let first = wait_for("the first region", ARRANGED_WITHIN, || {
         let first = list()?.first().and_then(|region| region["region"].as_u64());
         Ok(first)
     })?;
@@ -46,27 +47,38 @@ pub(super) fn arrange(
         let mut split = vec!["split".to_owned(), "--hex".to_owned(), first.to_string()];
         split.extend(keys.iter().cloned());
         // A split is refused while members change or another split is in progress.
-        wait_for("a split", || ctl(&split).map(Some))?;
+        wait_for("a split", ARRANGED_WITHIN, || ctl(&split).map(Some))?;
     }
     let is_ready = |list: &[Value]| match options.has_uneven_leaders {
         true => is_whole(list, replicas, regions),
         false => is_arranged(list, replicas, regions),
     };
-    wait_for("the expected regions, replicas and leaders", || Ok(is_ready(&list()?).then_some(())))
+    let what = "the expected regions, replicas and leaders";
+    wait_for(what, ARRANGED_WITHIN, || Ok(is_ready(&list()?).then_some(())))
 }
 
 /// Waits until no operator has run for a while. Returns false if that does not happen within `limit`.
+/// Fails if the last call failed then; a failed call counts as an operator that runs.
 pub fn wait_for_rest(stele: &Path, address: &str, limit: Duration) -> Result<bool> {
+    is_at_rest_within(limit, REST, || ctl(stele, address, &["operators".to_owned()]))
+}
+
+fn is_at_rest_within(
+    limit: Duration,
+    rest: Duration,
+    operators: impl Fn() -> Result<Vec<Value>>,
+) -> Result<bool> {
     let started = Instant::now();
     let mut last_seen = started;
-    while last_seen.elapsed() < REST {
-        if !ctl(stele, address, &["operators".to_owned()])?.is_empty() {
+    while last_seen.elapsed() < rest {
+        let found = operators();
+        if !found.as_ref().is_ok_and(Vec::is_empty) {
             last_seen = Instant::now();
         }
         if started.elapsed() > limit {
-            return Ok(false);
+            return found.map(|_| false);
         }
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(POLL);
     }
     Ok(true)
 }
@@ -98,8 +110,17 @@ fn is_arranged(list: &[Value], nodes: usize, regions: usize) -> bool {
     is_whole(list, nodes, regions) && most as f64 <= mean * (1.0 + UNEVEN_SHARE_MAX) + 1.0
 }
 
-/// Runs `stele ctl` and returns its output, an object a line.
-pub fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> {
+/// Runs `stele ctl`, again while it fails within `limit`. Returns its output, an object a line.
+pub fn ctl_within(
+    stele: &Path,
+    address: &str,
+    arguments: &[String],
+    limit: Duration,
+) -> Result<Vec<Value>> {
+    wait_for(&arguments.join(" "), limit, || ctl(stele, address, arguments).map(Some))
+}
+
+fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Value>> {
     let mut command = Command::new(stele);
     command.args(["ctl", "--cluster", address, "--json"]).args(arguments);
     let (ended, printed) = run_limited(&mut command, CALL_LIMIT)?;
@@ -110,18 +131,18 @@ pub fn ctl(stele: &Path, address: &str, arguments: &[String]) -> Result<Vec<Valu
     printed.lines().map(parse).collect()
 }
 
-fn wait_for<T>(what: &str, read: impl Fn() -> Result<Option<T>>) -> Result<T> {
+fn wait_for<T>(what: &str, limit: Duration, read: impl Fn() -> Result<Option<T>>) -> Result<T> {
     let started = Instant::now();
     loop {
         let seen = read();
         if let Ok(Some(found)) = seen {
             return Ok(found);
         }
-        if started.elapsed() > ARRANGED_WITHIN {
+        if started.elapsed() > limit {
             let reason = seen.err().map(|error| format!(": {error:#}")).unwrap_or_default();
-            bail!("waited {ARRANGED_WITHIN:?} for {what}{reason}");
+            bail!("waited {limit:?} for {what}{reason}");
         }
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(POLL);
     }
 }
 
@@ -129,6 +150,25 @@ fn wait_for<T>(what: &str, read: impl Fn() -> Result<Option<T>>) -> Result<T> {
 mod tests {
     use super::*;
     use serde_json::json;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_call_that_fails_for_a_while_neither_ends_a_wait_nor_counts_as_rest() {
+        let calls = Cell::new(0);
+        let after_failures = |failures: u32| {
+            let call = calls.replace(calls.get() + 1);
+            if call < failures { bail!("no leader") } else { Ok(Vec::new()) }
+        };
+        let (limit, rest) = (Duration::from_secs(60), Duration::from_millis(1));
+        assert!(is_at_rest_within(limit, rest, || after_failures(2)).unwrap());
+        assert!(calls.get() >= 3);
+        let forever = is_at_rest_within(Duration::ZERO, rest, || after_failures(u32::MAX));
+        assert_eq!(forever.unwrap_err().to_string(), "no leader");
+        calls.set(0);
+        assert!(wait_for("rows", limit, || after_failures(2).map(Some)).unwrap().is_empty());
+        let forever = wait_for("rows", Duration::ZERO, || after_failures(u32::MAX).map(Some));
+        assert_eq!(forever.unwrap_err().to_string(), "waited 0ns for rows: no leader");
+    }
 
     #[test]
     fn keys_cut_all_eight_byte_keys_into_equal_parts() {
