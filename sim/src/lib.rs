@@ -7,6 +7,7 @@ pub mod check;
 pub mod clients;
 mod copies;
 pub mod damaged_payloads;
+mod deposed;
 pub mod faults;
 mod follower;
 pub mod group;

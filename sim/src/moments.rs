@@ -21,6 +21,8 @@ const SEALED_NANOS: u64 = 500 * MS;
 pub struct Moments {
     prng: Prng,
     is_on: bool,
+    /// Node that all calls and answers go to or come from; others are lost.
+    asked_only: Option<u64>,
     under_way: BTreeMap<u64, Taking>,
     collecting: BTreeMap<Asked, Collecting>,
     /// Complete moments, in the order of their ends.
@@ -101,6 +103,7 @@ impl Moments {
         Self {
             prng: fork(plan.seed, "moments"),
             is_on: false,
+            asked_only: None,
             under_way: BTreeMap::new(),
             collecting: BTreeMap::new(),
             complete: Vec::new(),
@@ -109,9 +112,23 @@ impl Moments {
         }
     }
 
-    /// Returns whether moments are taken, and writes recorded.
+    /// Returns whether writes are recorded, and moments taken once they were begun.
     pub fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    /// Records writes, or no longer.
+    pub(crate) fn record(&mut self, is_on: bool) {
+        self.is_on = is_on;
+    }
+
+    /// Loses the calls of moments to all nodes but one, and delays none of the others.
+    pub(crate) fn ask_only(&mut self, node: Option<u64>) {
+        self.asked_only = node;
+    }
+
+    pub(crate) fn is_under_way(&self) -> bool {
+        !self.under_way.is_empty()
     }
 }
 
@@ -182,7 +199,7 @@ impl World {
         }
     }
 
-    fn take_moment(&mut self, id: u64) {
+    pub(crate) fn take_moment(&mut self, id: u64) {
         let Some(leads) = self.leading_slot(id) else { return };
         let Some(node) = self.nodes.get(&id).filter(|node| node.up) else { return };
         let incarnation = node.incarnation;
@@ -228,7 +245,11 @@ impl World {
     /// late: regions that pause together show no order of their writes.
     fn ways(&mut self, from: u64, to: u64, moment: MomentId) -> Vec<u64> {
         let mut net = self.net.clone();
-        if from == to || moment.0.is_multiple_of(2) {
+        let only = self.moments.asked_only;
+        if only.is_some_and(|node| node != from && node != to) {
+            return Vec::new();
+        }
+        if from == to || only.is_some() || moment.0.is_multiple_of(2) {
             net.cut.clear();
         }
         let prng = &mut self.moments.prng;
@@ -236,7 +257,7 @@ impl World {
         let sound: Vec<u64> =
             copies.filter(|(_, is_damaged)| !is_damaged).map(|(delay, _)| delay).collect();
         let late = |delay: u64| match prng.below(3) {
-            0 => delay + prng.below(LATE_NANOS_MAX),
+            0 if only.is_none() => delay + prng.below(LATE_NANOS_MAX),
             _ => delay,
         };
         sound.into_iter().map(late).collect()
@@ -372,6 +393,8 @@ impl World {
         }
         let Some(collecting) = self.moments.collecting.remove(&asked) else { return };
         let Collecting { to, incarnation, answer, .. } = collecting;
+        let is_of_deposed = self.moments.asked_only == Some(node) && !answer.parts.is_empty();
+        self.counts.moments_of_deposed += u64::from(is_of_deposed);
         for delay in self.ways(node, to, moment) {
             let answer = answer.clone();
             let event = MomentEvent::Answer { node: to, from: node, incarnation, moment, answer };

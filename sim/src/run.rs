@@ -5,7 +5,7 @@ use crate::history;
 use crate::plan::{Mode, Plan, SECOND};
 use crate::trace::Trace;
 use crate::world::{Counts, Stop, World};
-use crate::{damaged_payloads, helical, lost_majority};
+use crate::{damaged_payloads, deposed, helical, lost_majority};
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use stele_types::RegionPhase;
@@ -134,6 +134,10 @@ fn play(world: &mut World) {
             world.stop_node(node, Stop::Power);
             world.start_node(node);
         }
+        settle(world);
+        finish(world);
+    }
+    if deposed::play(world) {
         settle(world);
         finish(world);
     }

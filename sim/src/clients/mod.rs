@@ -48,6 +48,8 @@ pub struct Clients {
     is_stopped: bool,
     /// Node that half of the operations go to, and the end of that time.
     stays: (u64, u64),
+    /// Node that no operation goes to.
+    avoids: Option<u64>,
     /// Small keys that were put permanently.
     pub filled: BTreeSet<u32>,
     fill_permille: u64,
@@ -100,6 +102,7 @@ impl Clients {
             value_bytes_max: plan.value_bytes_max,
             is_stopped: true,
             stays: (0, 0),
+            avoids: None,
             filled: BTreeSet::new(),
             fill_permille: plan.fill_permille,
             modify_permille: plan.modify_permille,
@@ -131,6 +134,11 @@ impl Clients {
     /// Sends half of the operations to a node until a time, regardless of the leader.
     pub fn stay_with(&mut self, node: u64, until: u64) {
         self.stays = (node, until);
+    }
+
+    /// Sends no operation to a node from now on.
+    pub fn avoid(&mut self, node: Option<u64>) {
+        self.avoids = node;
     }
 
     /// Multiplies the pauses of clients.
@@ -268,6 +276,9 @@ impl World {
             let ended = self.slots.values().filter(|slot| slot.has_ended_loop());
             reachable.extend(ended.map(|slot| slot.number));
         }
+        let node_of = |slot: &u64| self.slots.get(slot).map(|it| it.node);
+        reachable
+            .retain(|slot| self.clients.avoids.is_none() || node_of(slot) != self.clients.avoids);
         reachable
     }
 

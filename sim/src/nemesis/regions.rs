@@ -54,7 +54,7 @@ impl World {
         (!leading.is_empty()).then(|| leading.swap_remove(at))
     }
 
-    pub(super) fn order(&mut self, slot: u64, region: RegionId, call: Admin) {
+    pub(crate) fn order(&mut self, slot: u64, region: RegionId, call: Admin) {
         let node = self.slots.get(&slot).map_or(0, |slot| slot.node);
         let text = format!("ordered for region {region}: {call:?}");
         self.trace.note(self.now, node, slot, || crate::world::short(&text));

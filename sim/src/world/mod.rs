@@ -195,6 +195,8 @@ pub struct Counts {
     pub moments_begun: u64,
     /// Completed moments.
     pub moments: u64,
+    /// Answers of deposed leaders to a moment that asks no others.
+    pub moments_of_deposed: u64,
     /// Entries that the follower of the logs read.
     pub entries_followed: u64,
     /// Copies with which it began.
@@ -219,6 +221,7 @@ impl Counts {
         self.cut_searches += other.cut_searches;
         self.moments_begun += other.moments_begun;
         self.moments += other.moments;
+        self.moments_of_deposed += other.moments_of_deposed;
         self.entries_followed += other.entries_followed;
         self.copies_followed += other.copies_followed;
         self.slowed_writes += other.slowed_writes;

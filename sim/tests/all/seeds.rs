@@ -52,6 +52,25 @@ fn moments_are_completed_and_abandoned_while_faults_happen_and_regions_split() {
     assert!(splits > 0 && partitions > 0, "{counts:?}");
 }
 
+/// Each seed has three nodes. The ticks of the first are the shortest: a leader's lease has ended less than
+/// the time of a pause ago when it is asked.
+#[test]
+fn a_moment_that_only_deposed_leaders_answer_is_never_complete() {
+    let mut counts = Counts::default();
+    for seed in seeds_of_deposed_leaders() {
+        counts.add(&check(&Plan::draw(seed, Mode::Safety)).counts);
+    }
+    assert!(counts.moments_of_deposed >= 3, "{counts:?}");
+}
+
+fn seeds_of_deposed_leaders() -> impl Iterator<Item = u64> {
+    let is_fit = |seed: &u64| {
+        let plan = Plan::draw(*seed, Mode::Safety);
+        plan.takes_moments && plan.nodes == 3 && plan.raft.tick_nanos == 20_000_000
+    };
+    (1..).filter(is_fit).take(3)
+}
+
 #[test]
 fn seeds_end_without_a_violation() {
     for seed in 100..108 {
