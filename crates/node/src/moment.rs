@@ -289,6 +289,7 @@ impl<N: Clone + Ord + fmt::Display> Coordinator<N> {
     /// group.
     pub fn confirmed(&mut self, outcome: Result<(), String>) {
         match outcome {
+            // bug node.moment_no_seal: `self.unsealed.is_empty()` is `true`
             Ok(()) => self.is_confirmed = self.unsealed.is_empty(),
             Err(reason) => _ = self.failed.get_or_insert(Abandoned::Deposed { reason }),
         }
