@@ -134,7 +134,7 @@ impl Scrub {
         let may_read_runs = state.is_done || state.reads_values && state.values_owed_bytes == 0;
         if may_read_runs && shared.lost_blocks.take_suspected() {
             match state.is_done {
-                // Invariant: no pause after a failure of the device delays the search for damage.
+                // Invariant: the pause after failed reads ends where damage is suspected.
                 // Test: `damage_that_a_read_meets_is_found_while_the_scrub_pauses_after_failed_reads`.
                 // bug engine.scrub_pause_delays_damage: `, state.lasting.paused_until_nanos) = (None, 0)` is `, _) = (None, 0)`
                 true => (state.began_nanos, state.lasting.paused_until_nanos) = (None, 0),
@@ -315,7 +315,7 @@ impl State {
     /// block may hold, or reads the runs again, which finds the block. Invariant: what follows a damaged
     /// block is scrubbed in the same pass, whether or not the block is ever covered, and also if it was
     /// damaged after the runs were read again for another one.
-    /// Tests: `what_follows_a_damaged_block_is_scrubbed_though_the_block_is_never_covered` and
+    /// Tests: `what_follows_a_damaged_block_is_scrubbed_though_the_block_is_never_covered`,
     /// `damage_after_the_runs_were_read_again_is_found_in_the_same_pass`.
     fn go_on_after_failure(&mut self, shared: &Shared, error: &Error, now_nanos: u64) {
         self.lasting.stats.cut_short += 1;
