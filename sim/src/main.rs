@@ -88,7 +88,7 @@ fn numbers(counts: &Counts) -> String {
     let Counts { handed_over, lookups, moves, moves_most, nearly_full, cut_searches, .. } = counts;
     let Counts { slowed_writes, slowed_nanos_most, .. } = counts;
     let Counts { lost_majorities, moments_begun, moments, moments_of_deposed, .. } = counts;
-    let Counts { entries_followed, copies_followed, .. } = counts;
+    let Counts { entries_followed, copies_followed, in_sessions, repeated, .. } = counts;
     let slowed_ms_most = slowed_nanos_most / MS;
     let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
@@ -101,7 +101,8 @@ fn numbers(counts: &Counts) -> String {
          stores, {slowed_writes} writes waited ({slowed_ms_most} ms the longest), {lost_majorities} majorities lost, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
          and {restored_directories} restored directories, {moments} of {moments_begun} moments, \
          {moments_of_deposed} answers of deposed leaders, \
-         {entries_followed} entries followed from {copies_followed} copies"
+         {entries_followed} entries followed from {copies_followed} copies, {in_sessions} requests of sessions \
+         ({repeated} repetitions)"
     )
 }
 

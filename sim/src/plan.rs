@@ -73,6 +73,8 @@ pub struct Plan {
     pub fill_permille: u64,
     /// Operations per 1000 that are read-modify-writes other than comparisons.
     pub modify_permille: u64,
+    /// Read-modify-writes, and puts of single keys, per 1000 that are requests of sessions.
+    pub session_permille: u64,
     /// Whether disks serve reads from the system's page cache. Without it most values are looked up
     /// beside the loop.
     pub has_page_cache: bool,
@@ -158,6 +160,7 @@ impl Plan {
             focus: prng.below(64),
             fill_permille: pick(prng, &[0, 0, 40, 150]),
             modify_permille: modify_permille(seed),
+            session_permille: session_permille(seed),
             has_page_cache: modify_permille(seed) == 0 || fork(seed, "page cache").coin(),
             batch_entry_bytes_max: pick(&mut fork(seed, "batch"), &[500, 2_000, 8 << 20]),
             queue_bytes_max: pick(&mut fork(seed, "queue"), &[4_000, 40_000, 256 << 20, 256 << 20]),
@@ -336,6 +339,10 @@ const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
 /// them either.
 const WITH_MOMENTS: [u64; 5] = [2, 3, 5, 11, 18];
 
+/// Remainders by 20 of the seeds with requests of sessions. The seeds that once showed a fault have none of
+/// them either, and those with a reader of the logs neither: it gets no records.
+const WITH_SESSIONS: [u64; 4] = [2, 5, 11, 19];
+
 /// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
 /// them either.
 const WITH_FOLLOWER: [u64; 3] = [0, 3, 18];
@@ -346,6 +353,13 @@ const SPREAD_OVER_NANOS: u64 = 12 * SECOND;
 fn modify_permille(seed: u64) -> u64 {
     match WITH_MODIFICATIONS.contains(&(seed % 20)) {
         true => pick(&mut fork(seed, "modify"), &[50, 200, 400]),
+        false => 0,
+    }
+}
+
+fn session_permille(seed: u64) -> u64 {
+    match WITH_SESSIONS.contains(&(seed % 20)) {
+        true => pick(&mut fork(seed, "session share"), &[100, 300, 500]),
         false => 0,
     }
 }

@@ -35,6 +35,8 @@ pub(crate) enum Repetition {
     Write,
     /// A different effect: the call is never sent again once it may have arrived.
     Once,
+    /// The first result, and no effect: the call is a request of a session.
+    Recorded,
 }
 
 pub(crate) trait RawCall: Call {
@@ -132,6 +134,12 @@ raw_calls! {
 
 call!(TikvClient, kvrpcpb::RawScanRequest, ScanResponse, raw_scan);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ModifyRequest, kv::ModifyResponse, modify);
+call!(
+    kv::kv_client::KvClient<Observed<Wire>>,
+    kv::ModifyInSessionRequest,
+    kv::ModifyResponse,
+    modify_in_session
+);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistResponse, exist);
 call!(
     kv::kv_client::KvClient<Observed<Wire>>,
@@ -179,6 +187,7 @@ raw_call!(kvrpcpb, RawGetKeyTtlRequest, Read, |r| take(&mut r.error));
 raw_call!(kvrpcpb, RawCasRequest, Once, |r| take(&mut r.error));
 raw_call!(kvrpcpb, RawChecksumRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, ModifyRequest, Once, |r| take(&mut r.error));
+raw_call!(kv, ModifyInSessionRequest, Recorded, |r| take(&mut r.error));
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));
 

@@ -14,6 +14,8 @@
 //! [`Options::repeat_undetermined`] is set and it is not a read-modify-write; otherwise it fails with
 //! [`stele_types::Error::Undetermined`]. The read-modify-writes are [`Client::compare_and_swap`],
 //! [`Client::put_if_absent`], [`Client::increment`], [`Client::append`] and [`Client::get_and_delete`].
+//! The requests of a [`Session`] are retried too: each takes effect exactly once, or at most once if its
+//! outcome is still unknown at the deadline of the call.
 //!
 //! Writes of many keys are sent in parts. One that fails with [`stele_types::Error::Partial`] is done in
 //! part; with any other error than that and `Undetermined`, nothing was changed.
@@ -39,7 +41,7 @@ pub mod simulation;
 pub use client::{Client, Options};
 pub use connections::connect as connect_channel;
 pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
-pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Swap, Ttl};
+pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Session, Swap, Ttl};
 /// Messages of the control protocol.
 pub use stele_proto::stele::control::v1 as messages;
 pub use watch::{Token, Watch, WatchEvent, WatchFrom, WatchOptions};

@@ -8,6 +8,7 @@ mod failures;
 mod fake;
 mod operations;
 mod parts;
+mod sessions;
 mod simulation;
 mod unsent;
 mod unserving;

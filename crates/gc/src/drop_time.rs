@@ -8,7 +8,6 @@ pub(crate) const MARGIN_S: u64 = 60 * 60;
 /// Least seconds between two noted times.
 const SPACING_S: u64 = 10 * 60;
 const SEEN_MAX: usize = (MARGIN_S / SPACING_S) as usize + 2;
-const NANOS_PER_S: u64 = 1_000_000_000;
 
 /// Clocks that must agree that a pair has expired before it is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,25 +16,6 @@ pub enum TimeSource {
     Own,
     /// The machine's clock and the cluster's time, see [`crate::Gc::note_cluster_time`].
     Cluster,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ClusterTime {
-    /// 0 if none was received.
-    unix_s: u64,
-    received_nanos: u64,
-}
-
-impl ClusterTime {
-    pub(crate) fn new(unix_s: u64, monotonic_nanos: u64) -> Self {
-        Self { unix_s, received_nanos: monotonic_nanos }
-    }
-
-    /// Returns the cluster's time now; 0 if it is unknown.
-    pub(crate) fn now_s(&self, monotonic_nanos: u64) -> u64 {
-        let elapsed_s = monotonic_nanos.saturating_sub(self.received_nanos) / NANOS_PER_S;
-        if self.unix_s == 0 { 0 } else { self.unix_s.saturating_add(elapsed_s) }
-    }
 }
 
 /// Times that the machine's clock showed, ascending, in Unix seconds. They survive restarts. A time
@@ -143,8 +123,5 @@ mod tests {
         assert_eq!(drop_s(0), 0);
         assert_eq!(drop_s(T), T - MARGIN_S);
         assert_eq!(drop_s(T + 9 * DAY_S), own(&seen, now_s), "a cluster that is ahead");
-        let time = ClusterTime::new(T, 5 * NANOS_PER_S);
-        assert_eq!(time.now_s(9 * NANOS_PER_S), T + 4);
-        assert_eq!(ClusterTime::default().now_s(9 * NANOS_PER_S), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Interface of garbage collection: one bounded slice of work for each call.
 
-use crate::drop_time::{ClusterTime, TimeSource};
+use crate::drop_time::TimeSource;
 use crate::heat::{Heat, Scanned};
 use crate::options::GcOptions;
 use crate::stats::{ASSIST_WAITS, Load};
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stele_index::Index;
 use stele_log::{Log, StopOnPanic};
 use stele_types::lock::{Mutex, MutexGuard, RwLock, rank};
-use stele_types::{Clock, Error, FileId, KeyRange, Locator, Result};
+use stele_types::{Clock, ClusterTime, Error, FileId, KeyRange, Locator, Result};
 
 /// Number of frozen memtables from which writers assist.
 const FROZEN_MAX: usize = 2;

@@ -182,10 +182,11 @@ mod tests {
         cluster.record_heartbeat(&node, &[failed], Millis(3_000));
         assert!(refusal(&cluster, 3_000).contains("store 1 (n1:1) failed"));
         report(&mut cluster, 1, 9, 1, 4_000);
+        // Store 2 supports less than this program.
         let changes = cluster.plan_finalize(Millis(4_000)).unwrap();
         cluster.apply(&changes).unwrap();
         let expected = Levels { recorded: Level::MOMENTS, in_use: Level::OLDEST };
-        assert_eq!(cluster.levels(), expected, "what both support, and this program");
+        assert_eq!(cluster.levels(), expected, "what both support");
         assert_eq!(cluster.plan_finalize(Millis(4_000)).unwrap(), [], "nothing is left to raise");
     }
 

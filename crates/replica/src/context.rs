@@ -15,7 +15,9 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use stele_storage::{RegionEntries, Space, StorageEngine};
-use stele_types::{LogIndex, Region, RegionEpoch, RegionId, StoreId, Term, TickMillis};
+use stele_types::{
+    ClusterTime, LogIndex, Region, RegionEpoch, RegionId, StoreId, Term, TickMillis,
+};
 
 pub(crate) struct Context<E: StorageEngine> {
     pub engine: Arc<E>,
@@ -32,6 +34,7 @@ pub(crate) struct Context<E: StorageEngine> {
     pub readers: Arc<ReadGate>,
     pub times: Arc<StageTimes>,
     pub leases: bool,
+    pub cluster_time: ClusterTime,
     /// Effects requested by peers; run while no peer is working.
     pub store_requests: Vec<StoreRequest>,
     /// Bytes of the pairs that look-ups found for modifications that are not proposed yet.
@@ -96,6 +99,7 @@ impl<E: StorageEngine> Context<E> {
             space: engine.space(),
             engine,
             leases: options.leases,
+            cluster_time: ClusterTime::default(),
             options,
             logger,
             now,

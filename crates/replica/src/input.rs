@@ -4,7 +4,9 @@ use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::{Lookup, Ticket};
 use bytes::Bytes;
 use stele_storage::{Modification, Pair, StorageEngine};
-use stele_types::{LogIndex, MomentId, Peer, PeerId, Region, RegionId, Result, StoreId, Term};
+use stele_types::{
+    LogIndex, MomentId, Peer, PeerId, Region, RegionId, Result, SessionRequest, StoreId, Term,
+};
 
 /// Time of one call, supplied by the caller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +68,9 @@ pub enum Input<E: StorageEngine> {
     /// Whether leases may serve reads, as the cluster is configured. With `false`, every lease of the
     /// store ends at once, and reads wait for read index rounds.
     Leases(bool),
+    /// The cluster's time in Unix seconds, as received now; 0 is not a time. Deadlines of sessions'
+    /// requests are compared with it.
+    ClusterTime(u64),
     /// The transport lost its connection to a store.
     StoreUnreachable(StoreId),
     /// The transport reached the store again.
@@ -174,6 +179,9 @@ pub struct Modify {
     pub key: Bytes,
     /// Change of the key's pair.
     pub change: Modification,
+    /// The request of a session that this is an attempt of: it takes effect at most once, and each later
+    /// attempt gets the first result.
+    pub session: Option<SessionRequest>,
 }
 
 impl Modify {

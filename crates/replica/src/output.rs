@@ -235,6 +235,13 @@ pub enum Refusal {
         /// Limit in bytes.
         bytes_max: u64,
     },
+    /// The deadline of a session's request has passed, or is further away than
+    /// [`LIFE_S_MAX`](stele_types::session::LIFE_S_MAX). This attempt had no effect; an earlier one
+    /// may have had it.
+    SessionDeadline {
+        /// The cluster's time in Unix seconds.
+        cluster_s: u64,
+    },
     /// The store has stopped; it did not take the request.
     StoreStopped,
     /// The request is invalid. The text gives the reason.

@@ -142,9 +142,9 @@ impl SlowWriters {
 /// space, as a delete does.
 fn adds_bytes(change: &Modification) -> bool {
     match change {
-        Modification::Compare { new, .. } | Modification::Replace { new } => {
-            matches!(new, NewPair::Put { .. })
-        }
+        Modification::Compare { new, .. }
+        | Modification::Replace { new }
+        | Modification::Set { new } => matches!(new, NewPair::Put { .. }),
         Modification::Increment { .. } | Modification::Append { .. } => true,
         Modification::GetAndDelete => false,
     }

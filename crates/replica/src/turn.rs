@@ -442,7 +442,7 @@ mod tests {
         trial.engine.set_cold(true);
         let header = Header { region: REGION, ..Header::default() };
         let (key, change) = (Bytes::from_static(b"k"), Modification::GetAndDelete);
-        trial.queue.submit(Modify { header, key, change }.into(), 2, None).unwrap();
+        trial.queue.submit(Modify { header, key, change, session: None }.into(), 2, None).unwrap();
         let lookup = trial.turn().unwrap().lookups.pop().unwrap();
         trial.put(3);
         let bytes = trial.queue.request_bytes();

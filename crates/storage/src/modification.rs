@@ -15,6 +15,11 @@ pub enum Modification {
         /// Change made if the comparison holds.
         new: NewPair,
     },
+    /// Makes a change whatever the key has. Its result has no previous pair: none is read.
+    Set {
+        /// Change made.
+        new: NewPair,
+    },
     /// Makes a change if the key has a value.
     Replace {
         /// Change made if there is a value.
@@ -86,7 +91,7 @@ impl Modification {
             Self::Compare { expected, new } => {
                 expected.as_ref().map_or(0, Bytes::len) + new.value_bytes()
             }
-            Self::Replace { new } => new.value_bytes(),
+            Self::Replace { new } | Self::Set { new } => new.value_bytes(),
             Self::Append { bytes } => bytes.len(),
             Self::Increment { .. } | Self::GetAndDelete => 0,
         }
@@ -127,6 +132,7 @@ pub fn decide(change: &Modification, live: Option<Pair>) -> Decision {
                 false => Decision::Keep(Modified::Unchanged { previous: live }),
             }
         }
+        Modification::Set { new } => changed(new, None),
         Modification::Replace { new } => match live {
             Some(_) => changed(new, live),
             None => Decision::Keep(Modified::Unchanged { previous: None }),
@@ -190,6 +196,7 @@ mod tests {
             (compare(Some(b"o")), None, keeps(None)),
             (Modification::Replace { new: new.clone() }, old(), changes(&new, old())),
             (Modification::Replace { new: new.clone() }, None, keeps(None)),
+            (Modification::Set { new: new.clone() }, old(), changes(&new, None)),
             (Modification::GetAndDelete, old(), changes(&NewPair::Delete, old())),
             (Modification::GetAndDelete, None, keeps(None)),
         ];

@@ -2,12 +2,16 @@
 //! data owns the same key range in each column family's space.
 
 use crate::RegionId;
+use crate::session::RecordKey;
 use bytes::Bytes;
 
 /// Space of pairs about this store; never part of a snapshot.
 pub const LOCAL: u8 = 0x00;
 /// Space of the placement group's pairs.
 pub const SYSTEM: u8 = 0x04;
+
+/// Space of the records of sessions' requests; see [`RecordKey`](crate::session::RecordKey).
+pub const RECORDS: u8 = 0x05;
 
 /// A column family of user data: a key space of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,9 +59,13 @@ impl ColumnFamily {
     }
 }
 
-/// Returns the user key inside an engine key of any space. `None` for the empty key.
+/// Returns the user key inside an engine key of any space. `None` for the empty key, and in the space
+/// of records for what is not the key of one.
 pub fn user_key(engine_key: &Bytes) -> Option<Bytes> {
-    (!engine_key.is_empty()).then(|| engine_key.slice(1..))
+    match engine_key.first()? {
+        &RECORDS => RecordKey::decode(engine_key).map(|record| record.user_key),
+        _ => Some(engine_key.slice(1..)),
+    }
 }
 
 /// Returns the engine key of `key` in a space.
@@ -260,6 +268,7 @@ mod tests {
         assert!(!ranges[0].contains(&ColumnFamily::Lock.engine_key(b"")));
         let key = ColumnFamily::Write.engine_key(b"k");
         assert_eq!(user_key(&key).unwrap(), &b"k"[..]);
+        assert_eq!((user_key(&Bytes::new()), user_key(&Bytes::from(vec![RECORDS]))), (None, None));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::fmt;
 /// |---|---|---|
 /// | 1 | 0.1.0 | files 2, manifest 3, state of garbage collection 2, hello 1 to 4, everything else 1 |
 /// | 2 | 0.2.0 | the file `STORE` in format 3, which records the level; moments: the calls Pause and Seal |
+/// | 3 | 0.2.0 | records of sessions' requests, in space 5 of the ordered keys |
 ///
 /// A new cluster has the newest level of its first node. `stele ctl finalize` raises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,11 +22,13 @@ impl Level {
     pub const OLDEST: Self = Self(1);
     /// Level of moments.
     pub const MOMENTS: Self = Self(2);
+    /// Level of the records of sessions' requests.
+    pub const SESSIONS: Self = Self(3);
     /// Newest level that this program supports.
-    pub const NEWEST: Self = Self::MOMENTS;
+    pub const NEWEST: Self = Self::SESSIONS;
 
     /// Versions that first supported each level, from the oldest level on.
-    const VERSIONS: [&str; 2] = ["0.1.0", "0.2.0"];
+    const VERSIONS: [&str; 3] = ["0.1.0", "0.2.0", "0.2.0"];
 
     /// Returns the level with this number, also one that this program does not support; 0, which earlier
     /// versions state, is the oldest.
@@ -49,7 +52,7 @@ impl Level {
     ///
     /// Invariant: nothing of a level is written or sent before all nodes record the level.
     /// Tests: `what_is_of_a_higher_level_is_refused_with_the_remedy`,
-    /// `a_node_of_level_1_writes_nothing_of_level_2_until_it_is_finalized`.
+    /// `a_node_of_level_1_writes_nothing_of_later_levels_until_it_is_finalized`.
     pub fn check(self, what: &str, in_use: Self) -> Result<()> {
         // bug types.level_unchecked: always
         if self <= in_use {

@@ -18,6 +18,7 @@ pub mod locator;
 pub mod lock;
 pub mod prng;
 pub mod region;
+pub mod session;
 pub mod size;
 pub mod varint;
 
@@ -35,3 +36,4 @@ pub use lineage::{Boot, BootOrder, Lineage, Place, StartId, StoreRun};
 pub use locator::{Locator, Lsn, ValueRef};
 pub use prng::Prng;
 pub use region::{Peer, PeerRole, Region, RegionEpoch, RegionKind, RegionPhase};
+pub use session::{ClusterTime, SessionId, SessionRequest};

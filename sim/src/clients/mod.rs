@@ -4,6 +4,7 @@
 mod fill;
 mod modifications;
 mod outcomes;
+mod sessions;
 mod thread_reads;
 mod values;
 
@@ -20,9 +21,10 @@ use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use fill::Fill;
+use sessions::{Attempts, Sessions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use stele_replica::{Header, Read, Reader, Write};
+use stele_replica::{Header, NewPair, Read, Reader, Write};
 use stele_types::{
     ColumnFamily, CommandBuilder, Prng, Region, RegionId, RegionKind, RegionPhase, key_after,
 };
@@ -54,6 +56,7 @@ pub struct Clients {
     pub filled: BTreeSet<u32>,
     fill_permille: u64,
     modify_permille: u64,
+    sessions: Sessions,
     finals: Vec<usize>,
 }
 
@@ -74,6 +77,7 @@ struct Pending {
     is_final: bool,
     thread_read: Option<ThreadRead>,
     fill: Option<Fill>,
+    session: Option<Attempts>,
     /// The region was merging when the read was sent.
     is_merging: bool,
 }
@@ -106,6 +110,7 @@ impl Clients {
             filled: BTreeSet::new(),
             fill_permille: plan.fill_permille,
             modify_permille: plan.modify_permille,
+            sessions: Sessions::new(plan),
             finals: Vec::new(),
         }
     }
@@ -190,8 +195,10 @@ impl World {
         match self.clients.list[at].pending.take() {
             None => self.begin(at),
             Some(pending) if pending.thread_read.is_some() => self.step_thread_read(at, pending),
-            // The operation timed out.
             Some(pending) => {
+                let Some(pending) = self.repeat_in_session(at, pending) else { return };
+                // The attempt timed out.
+                let Some((pending, _)) = self.attempt_ended(at, pending, None) else { return };
                 self.record_outcome(&pending, None);
                 self.pause_client(at);
             }
@@ -214,10 +221,21 @@ impl World {
             return self.modify(at, group, key, &target);
         }
         match self.clients.prng.below(20) {
+            0..7 if self.clients.sessions.draws() => {
+                self.clients.values += 1;
+                let value = self.clients.values;
+                let expires_at_s = end_of(value);
+                let bytes = value_of(value, self.clients.value_bytes_max);
+                let new = NewPair::Put { value: bytes, expires_at_s };
+                self.set_in_session(at, (group, key), &target, (value, new));
+            }
             0..7 => self.put(at, group, vec![key], &target),
             7..9 => {
                 let keys = keys_in(group, &target.region);
                 self.put(at, group, keys, &target);
+            }
+            9 if self.clients.sessions.draws() => {
+                self.set_in_session(at, (group, key), &target, (0, NewPair::Delete));
             }
             9 => self.delete(at, group, key, &target),
             10 => self.delete_range(at, group, &target),
@@ -315,6 +333,7 @@ impl World {
             is_final,
             thread_read,
             fill,
+            session: None,
             is_merging,
         };
         self.clients.list[at].pending = Some(pending);

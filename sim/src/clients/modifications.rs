@@ -33,7 +33,7 @@ impl World {
         };
         let act = Act::Modify { key, change, seen: None };
         let requester = self.begin_operation(at, group, target, act);
-        self.send_modification(group, key, target, requester, modification);
+        self.send_modification((at, group, key), target, requester, modification);
     }
 
     /// Returns a key of the target's region that a number may be added to, as far as clients know.
@@ -75,20 +75,22 @@ impl World {
             self.begin_operation(at, group, target, Act::Cas { key, expected, new, seen: None });
         let expected = (expected > 0).then(|| value_of(expected, bytes_max));
         let change = Modification::Compare { expected, new: change };
-        self.send_modification(group, key, target, requester, change);
+        self.send_modification((at, group, key), target, requester, change);
     }
 
     fn send_modification(
         &mut self,
-        group: usize,
-        key: u8,
+        (at, group, key): (usize, usize, u8),
         target: &Target,
         requester: Requester,
         change: Modification,
     ) {
-        let key = ColumnFamily::Default.engine_key(&key_of(group, key));
+        let name = ColumnFamily::Default.engine_key(&key_of(group, key));
         let header = target.header;
-        let modify = Modify { header, key, change };
+        let modify = Modify { header, key: name, change, session: None };
+        if self.clients.sessions.draws() {
+            return self.send_in_session((at, key), target, requester, modify);
+        }
         self.request(target.slot, requester, modify);
     }
 

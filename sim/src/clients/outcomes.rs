@@ -11,6 +11,11 @@ use stele_types::command::Unfit;
 impl World {
     pub(super) fn take_reply(&mut self, mut pending: Pending, reply: Option<Reply>) {
         let bytes_max = self.clients.value_bytes_max;
+        if let Some(Reply::Done(done)) = &reply
+            && self.record_set(&pending, done)
+        {
+            return;
+        }
         match (reply, &mut pending.act) {
             // The connection was lost.
             (None, _) => self.record_outcome(&pending, None),

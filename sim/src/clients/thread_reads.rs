@@ -220,6 +220,7 @@ impl World {
             },
             None => (pending, None),
         };
+        let Some((pending, reply)) = self.attempt_ended(at, pending, reply) else { return };
         self.take_reply(pending, reply);
         self.pause_client(at);
     }

@@ -273,9 +273,7 @@ impl World {
                 self.set_leases(id);
                 self.learn_slowdowns(id, &slowdowns);
                 followed.into_iter().for_each(|needed| self.keep_for_readers(id, &needed));
-                let slots = self.slots_of(id);
-                let engines = slots.iter().filter_map(|slot| self.slots.get(slot)?.engine());
-                engines.for_each(|engine| engine.note_cluster_time(unix_s));
+                self.learn_cluster_time(id, unix_s);
                 measured.into_iter().for_each(|store| self.measure_device(id, store));
                 if is_busy {
                     self.report_in(id, SOON_NANOS);
@@ -325,6 +323,18 @@ impl World {
         if let Some(times) = slot.device.times() {
             for _ in 0..DeviceSpeed::OPERATIONS_MIN {
                 times.note_write(self.now.saturating_sub(nanos), self.now, MEASURED_BYTES);
+            }
+        }
+    }
+
+    fn learn_cluster_time(&mut self, id: u64, unix_s: u64) {
+        for number in self.slots_of(id) {
+            let Some(slot) = self.slots.get_mut(&number) else { continue };
+            if let Some(engine) = slot.engine() {
+                engine.note_cluster_time(unix_s);
+            }
+            if slot.core().is_some() {
+                self.push(number, Input::ClusterTime(unix_s));
             }
         }
     }

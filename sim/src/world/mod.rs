@@ -22,6 +22,7 @@ pub use lifecycle::{DIR, Stop};
 pub use loops::short;
 pub use members::MemberList;
 pub use network::{Network, Way};
+pub(crate) use node::EPOCH_S;
 pub use node::{Node, NodeClock};
 pub use runs::{Runs, Stated};
 pub use slot::{CopiedDirectory, Core, Running, SOUND_APPEND_NANOS, Slot};
@@ -201,6 +202,10 @@ pub struct Counts {
     pub entries_followed: u64,
     /// Copies with which it began.
     pub copies_followed: u64,
+    /// Requests of sessions.
+    pub in_sessions: u64,
+    /// Later attempts of them.
+    pub repeated: u64,
     /// Searches of the linearizability check that met a limit: their histories count as linearizable.
     pub cut_searches: u64,
 }
@@ -224,6 +229,8 @@ impl Counts {
         self.moments_of_deposed += other.moments_of_deposed;
         self.entries_followed += other.entries_followed;
         self.copies_followed += other.copies_followed;
+        self.in_sessions += other.in_sessions;
+        self.repeated += other.repeated;
         self.slowed_writes += other.slowed_writes;
         self.lost_majorities += other.lost_majorities;
         self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);

@@ -8,7 +8,8 @@ use stele_replica::Now;
 use stele_types::Clock;
 
 /// Unix seconds at the start of every run.
-const EPOCH_S: u64 = 1_700_000_000;
+/// Unix seconds of virtual time 0.
+pub(crate) const EPOCH_S: u64 = 1_700_000_000;
 const MILLION: u128 = 1_000_000;
 
 /// Clock of a node's engines. It shows the time that the simulation last set.

@@ -21,6 +21,7 @@ mod pause;
 mod power_cut;
 mod replace;
 mod resize;
+mod sessions;
 mod shape;
 mod slow_disk;
 mod slow_store;
@@ -61,6 +62,7 @@ scenarios! {
     start "start" "time from the start of three nodes to the first acknowledged put"
     kill "kill" "kill -9 of one, two, three nodes under load; nothing acknowledged is lost, histories are linearizable"
     history "history" "all kinds of operations under all kinds of faults; histories are linearizable, nothing refused takes effect"
+    sessions "sessions" "increments of sessions with unknown outcomes, under kills, stops and moves of leaders; each counts once"
     partition "partition" "symmetric, one-way and flapping partitions; the minority writes nothing"
     pause "pause" "a leader is stopped for longer than its lease; no stale read when it resumes"
     changed_addresses "changed-addresses" "all nodes restart on other ports, with join in a ring, at once and one by one; they find each other and lose nothing"

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use stele_proto::kvrpcpb;
 use stele_proto::stele::kv::v1 as kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
-use stele_types::Result;
 use stele_types::command::Unfit;
+use stele_types::{Error, Result};
 
 /// Time to live of a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,12 +197,21 @@ impl Client {
         let cf = self.family_name();
         let request =
             kv::ModifyRequest { context: None, cf, key: key.clone(), change: Some(change) };
-        let response = self.send(&key, &request).await?;
-        match response.refusal() {
-            kv::Refusal::None => Ok(response),
-            kv::Refusal::NotANumber => Err(Unfit::NotANumber.error()),
-            kv::Refusal::Overflow => Err(Unfit::Overflow.error()),
-            kv::Refusal::TooLong => Err(Unfit::TooLong { bytes: response.length }.error()),
+        checked(self.send(&key, &request).await?)
+    }
+}
+
+/// Fails if the value of the key did not allow the change.
+pub(super) fn checked(response: kv::ModifyResponse) -> Result<kv::ModifyResponse> {
+    match response.refusal() {
+        kv::Refusal::None => Ok(response),
+        kv::Refusal::NotANumber => Err(Unfit::NotANumber.error()),
+        kv::Refusal::Overflow => Err(Unfit::Overflow.error()),
+        kv::Refusal::TooLong => Err(Unfit::TooLong { bytes: response.length }.error()),
+        kv::Refusal::Deadline => {
+            let time_s = response.cluster_time_s;
+            let text = format!("the deadline of the request does not allow it at {time_s} s");
+            Err(Error::Refused(text))
         }
     }
 }

@@ -227,6 +227,8 @@ fn note_ambiguity<C: RawCall>(reason: &str, options: &Options, tries: &mut Tries
         Repetition::Write => !options.repeat_undetermined,
         // bug client.repeat_swap: `true` is `false`
         Repetition::Once => true,
+        // The leader finds the record of an attempt that took effect.
+        Repetition::Recorded => false,
     };
     tries.note_ambiguous();
     if ends { Err(Error::Undetermined(reason.to_owned())) } else { Ok(()) }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use stele_proto::stele::kv::v1::kv_server::Kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, FollowRequest, ModifyRequest, ModifyResponse, ReadIndexRequest,
-    ReadIndexResponse, Refusal,
+    ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
+    ModifyResponse, ReadIndexRequest, ReadIndexResponse, Refusal,
 };
 use stele_types::command::{Unfit, appended, incremented};
 use tonic::{Request, Response};
@@ -54,12 +54,50 @@ fn modified(state: &mut State, request: &ModifyRequest) -> ModifyResponse {
             }
             Err(unfit) => return refused(unfit),
         },
+        Change::Put(put) => Stored { value: put.value.clone(), ttl: put.ttl },
+        Change::Delete(_) => {
+            state.pairs.remove(&key);
+            return response;
+        }
+        Change::CompareAndSwap(swap) => {
+            response.succeeded = before == swap.expected.as_deref();
+            response.previous = found.map(|stored| stored.value);
+            match (&swap.value, response.succeeded) {
+                (_, false) => return response,
+                (Some(value), true) => Stored { value: value.clone(), ttl: swap.ttl },
+                (None, true) => {
+                    state.pairs.remove(&key);
+                    return response;
+                }
+            }
+        }
         Change::GetAndDelete(_) => {
             response.previous = state.pairs.remove(&key).map(|stored| stored.value);
             return response;
         }
     };
     state.pairs.insert(key, stored);
+    response
+}
+
+fn modified_once(state: &mut State, request: &ModifyInSessionRequest) -> ModifyResponse {
+    let (session, modification) =
+        (request.session.unwrap(), request.modification.as_ref().unwrap());
+    state.sessions.push(session);
+    let now_s = state.cluster_time_s;
+    if now_s > 0 && !(now_s..=now_s + 3_600).contains(&session.expires_at_s) {
+        let refusal = Refusal::Deadline as i32;
+        return ModifyResponse { refusal, cluster_time_s: now_s, ..ModifyResponse::default() };
+    }
+    let id = (session.session, session.number);
+    if let Some(first) = state.records.get(&id) {
+        return first.clone();
+    }
+    let response = modified(state, modification);
+    state.records.insert(id, response.clone());
+    if let Some(far_s) = state.advances_to_s.take() {
+        state.cluster_time_s = far_s;
+    }
     response
 }
 
@@ -73,6 +111,19 @@ impl Kv for Service {
         };
         let act = |state: &mut State, _: &_| modified(state, &request);
         self.run("modify", request.context.clone(), act, ended).await
+    }
+
+    async fn modify_in_session(
+        &self,
+        request: Request<ModifyInSessionRequest>,
+    ) -> RpcResult<ModifyResponse> {
+        let request = request.into_inner();
+        let ended = |response: &mut ModifyResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, _: &_| modified_once(state, &request);
+        self.run("modify_in_session", request.context.clone(), act, ended).await
     }
 
     async fn exist(&self, request: Request<ExistRequest>) -> RpcResult<ExistResponse> {

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::{self as messages, control_server::ControlServer};
+use stele_proto::stele::kv::v1::{ModifyResponse, SessionRequest};
 use stele_proto::stele::kv::v1::kv_server::KvServer;
 use stele_proto::stele::kv::v1::region_change::Kind as ChangeKind;
 use stele_proto::stele::kv::v1::{Merged, PreparedMerge, Split};
@@ -73,6 +74,14 @@ pub(crate) struct State {
     /// Regions that PD returns in place of `regions`.
     pub pd_regions: Option<Vec<Region>>,
     pub pairs: BTreeMap<(String, Bytes), Stored>,
+    /// First results of requests, by session and number.
+    pub records: BTreeMap<(u64, u64), ModifyResponse>,
+    /// Attempts of requests of sessions that arrived.
+    pub sessions: Vec<SessionRequest>,
+    /// The cluster's time; 0: any deadline is right.
+    pub cluster_time_s: u64,
+    /// The cluster's time after the next executed request of a session.
+    pub advances_to_s: Option<u64>,
     pub script: VecDeque<Step>,
     /// Raw calls that arrived, with their store.
     pub calls: Vec<(&'static str, u64)>,

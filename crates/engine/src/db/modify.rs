@@ -197,7 +197,8 @@ impl Db {
     ) -> Result<PendingResult> {
         match &change {
             Modification::Compare { new: NewPair::Put { value, .. }, .. }
-            | Modification::Replace { new: NewPair::Put { value, .. } } => {
+            | Modification::Replace { new: NewPair::Put { value, .. } }
+            | Modification::Set { new: NewPair::Put { value, .. } } => {
                 command::check_user_pair(key, value)?;
             }
             _ => command::check_user_key(key)?,

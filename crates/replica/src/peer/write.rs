@@ -1,7 +1,7 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Replica;
-use super::parts::{Found, Proposal, Purpose, Released, Removed, Waiting, found_bytes};
+use super::parts::{Found, Proposal, Purpose, Reading, Released, Removed, Waiting, found_bytes};
 use crate::context::Context;
 use crate::input::RequestId;
 use crate::log::entry_bytes;
@@ -96,7 +96,7 @@ impl<E: StorageEngine> Replica<E> {
                 return Ok(true);
             }
             let Some((request, found)) = self.next_request() else { break };
-            ctx.found_bytes -= found.as_ref().map_or(0, found_bytes);
+            ctx.found_bytes -= found.as_ref().map_or(0, |(_, found)| found_bytes(found));
             let is_full = !ctx.has_tail_room(proposing.bytes)
                 && (proposing.bytes > 0 || self.group.has_tail());
             if is_full && !matches!(request, Waiting::Admin(..)) {
@@ -118,7 +118,7 @@ impl<E: StorageEngine> Replica<E> {
 
     /// Removes and returns the next request to propose. A modification of which the pair was looked
     /// up comes first, with the pair; the requests that waited behind it follow.
-    fn next_request(&mut self) -> Option<(Waiting, Option<Found>)> {
+    fn next_request(&mut self) -> Option<(Waiting, Option<(Reading, Found)>)> {
         let Some(Released { request, found, behind }) = self.held.take_found() else {
             return self.proposals.pop_waiting().map(|request| (request, None));
         };
@@ -132,7 +132,7 @@ impl<E: StorageEngine> Replica<E> {
         &mut self,
         ctx: &mut Context<E>,
         request: Waiting,
-        found: Option<Found>,
+        found: Option<(Reading, Found)>,
         proposing: &mut Proposing,
     ) -> Result<Step> {
         let (id, header) = (request.id(), *request.header());

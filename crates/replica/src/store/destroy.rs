@@ -10,8 +10,8 @@ use crate::output::Event;
 use crate::peer::Replica;
 use stele_storage::{EngineView, ScanOptions, StorageEngine};
 use stele_types::{
-    ColumnFamily, Error, HardState, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind,
-    RegionPhase, Result, Term, keyspace,
+    Error, HardState, KeyRange, LogIndex, Mark, Record, Region, RegionId, RegionKind, RegionPhase,
+    Result, Term, keyspace,
 };
 
 /// Removed replicas with pairs that are not dropped yet.
@@ -263,11 +263,13 @@ pub(super) fn unowned<E: StorageEngine>(engine: &E, live: &[Region]) -> Result<V
     let view = engine.view()?;
     let mut out = Vec::new();
     let data = gaps(RegionKind::Data, &KeyRange::all(), &owners);
-    let spaces = ColumnFamily::ALL.map(|cf| cf.space());
-    let spaces = spaces.into_iter().flat_map(|space| data.iter().map(move |gap| (space, gap)));
     let system = gaps(RegionKind::System, &KeyRange::all(), &owners);
-    let system = system.iter().map(|gap| (keyspace::SYSTEM, gap));
-    let gaps = spaces.chain(system).map(|(space, gap)| keyspace::range_in_space(space, gap));
+    let all = [(RegionKind::Data, data), (RegionKind::System, system)];
+    let all = all.into_iter().flat_map(|(kind, gaps)| gaps.into_iter().map(move |gap| (kind, gap)));
+    let ranges =
+        all.flat_map(|(kind, range)| Region { kind, range, ..Region::default() }.engine_ranges());
+    let mut gaps: Vec<KeyRange> = ranges.collect();
+    gaps.sort_by(|a, b| a.start.cmp(&b.start));
     let former = Some(keyspace::former_orphaned_range_keys());
     // bug replica.former_records_kept: let former = None;
     for range in former.into_iter().chain(gaps) {

@@ -9,7 +9,7 @@ use crate::output::{Done, Lookup, Refusal};
 use crate::peer::{Replica, Waiting};
 use crate::validate;
 use stele_storage::{Pair, StorageEngine};
-use stele_types::{RegionId, Result, StoreId};
+use stele_types::{ClusterTime, RegionId, Result, StoreId};
 
 impl<E: StorageEngine> RaftStore<E> {
     /// Sets the time of the next inputs; without it they have that of the last poll. A store without
@@ -37,6 +37,10 @@ impl<E: StorageEngine> RaftStore<E> {
             // Each poll checks for lost values.
             Input::Damaged => {}
             Input::Leases(on) => self.ctx.set_leases(on),
+            Input::ClusterTime(unix_s) if unix_s > 0 => {
+                self.ctx.cluster_time = ClusterTime::new(unix_s, self.ctx.now.monotonic_nanos);
+            }
+            Input::ClusterTime(_) => {}
             Input::StoreUnreachable(store) => self.store_unreachable(store),
             Input::StoreReachable(store) => self.store_reachable(store),
         }

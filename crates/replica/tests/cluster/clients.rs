@@ -194,7 +194,7 @@ impl Clients {
                     expected: (expected > 0).then(|| text(expected)),
                     new: NewPair::Put { value: text(new), expires_at_s: 0 },
                 };
-                let modify = Modify { header, key: name, change };
+                let modify = Modify { header, key: name, change, session: None };
                 (Act::Cas { expected, new, seen: None }, Input::request(id, modify))
             }
             _ => {

@@ -441,7 +441,7 @@ impl Trial {
 
     pub(crate) fn modify(&mut self, store: u64, name: &str, change: Modification) -> RequestId {
         let id = self.request();
-        let modify = Modify { header: self.header(DATA), key: key(name), change };
+        let modify = Modify { header: self.header(DATA), key: key(name), change, session: None };
         self.store(store).core.step(Input::request(id, modify));
         id
     }

@@ -23,6 +23,7 @@ mod recover;
 mod removed_child;
 mod repair;
 mod reports;
+mod sessions;
 mod space;
 mod stale_voter;
 mod storm;

@@ -171,7 +171,10 @@ fn a_request_that_waited_for_its_key_is_checked_again() {
     let version = Some(trial.report(1, DATA).region.epoch.version);
     let header = Header { version, ..trial.header(DATA) };
     let (id, change) = (trial.request(), Modification::Increment { by: 1 });
-    trial.store(1).core.step(Input::request(id, Modify { header, key: key("z"), change }));
+    trial
+        .store(1)
+        .core
+        .step(Input::request(id, Modify { header, key: key("z"), change, session: None }));
     let behind = trial.request();
     let (command, only_deletes) = (put("z", "1"), false);
     trial.store(1).core.step(Input::request(behind, Write { header, command, only_deletes }));
@@ -210,7 +213,10 @@ fn what_waits_for_a_key_ends_at_its_deadline_and_frees_the_key() {
     let mut trial = cold();
     let header = Header { deadline_nanos: trial.now + 4 * TICK, ..trial.header(DATA) };
     let (id, change) = (trial.request(), Modification::Increment { by: 1 });
-    trial.store(1).core.step(Input::request(id, Modify { header, key: key("a"), change }));
+    trial
+        .store(1)
+        .core
+        .step(Input::request(id, Modify { header, key: key("a"), change, session: None }));
     let late = trial.request();
     let (command, only_deletes) = (put("a", "8"), false);
     trial.store(1).core.step(Input::request(late, Write { header, command, only_deletes }));

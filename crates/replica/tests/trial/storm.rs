@@ -217,7 +217,7 @@ impl Storm {
         };
         let id = self.trial.request();
         self.counter.pending = Some(id);
-        let modify = Modify { header, key: key("zcount"), change };
+        let modify = Modify { header, key: key("zcount"), change, session: None };
         self.trial.store(store).core.step(Input::request(id, modify));
     }
 

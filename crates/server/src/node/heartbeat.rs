@@ -317,7 +317,10 @@ impl Heartbeats {
         self.stores.all().iter().for_each(|store| store.set_slowdowns(slowdowns.clone()));
         let unix_s = answer.unix_s;
         // bug server.cluster_time_unnoted: skip
-        self.stores.all().iter().for_each(|store| store.engine().note_cluster_time(unix_s));
+        for store in self.stores.all().iter() {
+            store.engine().note_cluster_time(unix_s);
+            store.input(Input::ClusterTime(unix_s));
+        }
         answer.measured.iter().for_each(|store| self.measure_device(shared, *store));
         let (steps, removed) = {
             let mut reporter = shared.reporter.lock();

@@ -141,7 +141,7 @@ fn modifications_read_their_values_beside_the_loop_and_each_counts_once() {
     handle.engine().set_cold(true);
     let increment = || {
         let (key, change) = (bytes::Bytes::from("n"), Modification::Increment { by: 1 });
-        let reply = handle.submit_blocking(Modify { header, key, change });
+        let reply = handle.submit_blocking(Modify { header, key, change, session: None });
         match reply {
             Reply::Done(Done::Modified { result: Modified::Updated { value }, .. }) => value,
             other => panic!("{other:?}"),

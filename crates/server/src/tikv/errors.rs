@@ -72,6 +72,9 @@ impl Failure {
                 let text = format!("entry of {bytes} bytes; the limit is {bytes_max}");
                 Self::Region(Box::new(too_large(text, region, bytes)))
             }
+            Refusal::SessionDeadline { cluster_s } => Self::Final(format!(
+                "the deadline of the session's request does not allow it at {cluster_s} s of the cluster's time"
+            )),
             Refusal::Invalid(detail) => Self::Invalid(detail),
         }
     }

@@ -34,10 +34,11 @@ use std::time::{Duration, Instant};
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, ModifyRequest, ModifyResponse, ReadIndexRequest, ReadIndexResponse,
+    ExistRequest, ExistResponse, ModifyInSessionRequest, ModifyRequest, ModifyResponse,
+    ReadIndexRequest, ReadIndexResponse,
 };
 use stele_replica::StageNanos;
-use stele_types::{ClusterId, RegionId};
+use stele_types::{ClusterId, Level, RegionId};
 use tokio::sync::watch;
 use tonic::Status;
 use wire::Unread;
@@ -153,6 +154,18 @@ impl TikvService {
         self.change(request, memory, modifications::kind_of(request), modifications::modify).await
     }
 
+    async fn modify_in_session(
+        &self,
+        request: &ModifyInSessionRequest,
+        memory: &Memory,
+    ) -> ModifyResponse {
+        if let Err(error) = self.stores.may_use(Level::SESSIONS, "requests of sessions") {
+            return ModifyInSessionRequest::failed(Failure::Final(error.to_string()));
+        }
+        let kind = request.modification.as_ref().map_or(Kind::Cas, modifications::kind_of);
+        self.change(request, memory, kind, modifications::modify_in_session).await
+    }
+
     fn target(&self, request: &impl Call) -> Result<Target, Failure> {
         checks::target(&self.stores, request.context())
     }
@@ -244,6 +257,7 @@ unary! {
     "/tikvpb.Tikv/RawChecksum": RawChecksumRequest -> RawChecksumResponse
         = read(Kind::Checksum, reads::checksum);
     "/stele.kv.v1.Kv/Modify": ModifyRequest -> ModifyResponse = modify();
+    "/stele.kv.v1.Kv/ModifyInSession": ModifyInSessionRequest -> ModifyResponse = modify_in_session();
     "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, gets::exist);
     "/stele.kv.v1.Kv/ReadIndex": ReadIndexRequest -> ReadIndexResponse
         = read(Kind::ReadIndex, reads::read_index);

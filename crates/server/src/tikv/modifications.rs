@@ -10,10 +10,11 @@ use crate::observe::Kind;
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{RawCasRequest, RawCasResponse};
 use stele_proto::stele::kv::v1::modify_request::Change;
-use stele_proto::stele::kv::v1::{ModifyRequest, ModifyResponse, Refusal};
+use stele_proto::stele::kv::v1::{ModifyInSessionRequest, ModifyRequest, ModifyResponse, Refusal};
 use stele_replica::StageNanos;
 use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::command::Unfit;
+use stele_types::{SessionId, SessionRequest};
 
 /// `RawCompareAndSwap`: sets or deletes a key that has the expected value.
 pub(super) async fn compare_and_swap(
@@ -32,12 +33,12 @@ pub(super) async fn compare_and_swap(
     };
     let expected = (!request.previous_not_exist).then(|| request.previous_value.clone());
     let change = Modification::Compare { expected, new };
-    let (result, stages) = decide(target, key, change, memory).await?;
-    let (succeed, previous) = match result {
-        Modified::Replaced { previous } => (true, previous),
-        Modified::Unchanged { previous } => (false, previous),
+    let (decided, stages) = decide(target, key, (change, None), memory).await?;
+    let (succeed, previous) = match decided {
+        Decided::As(Modified::Replaced { previous }) => (true, previous),
+        Decided::As(Modified::Unchanged { previous }) => (false, previous),
         // A comparison has no other result.
-        Modified::Updated { .. } | Modified::Unfit(_) => (false, None),
+        _ => (false, None),
     };
     let response = RawCasResponse {
         succeed,
@@ -54,6 +55,32 @@ pub(super) async fn modify(
     request: &ModifyRequest,
     memory: &Memory,
 ) -> Result<(ModifyResponse, StageNanos), Failure> {
+    modify_as(target, request, None, memory).await
+}
+
+/// `ModifyInSession`: changes a key at most once, however often it is sent.
+pub(super) async fn modify_in_session(
+    target: &Target,
+    request: &ModifyInSessionRequest,
+    memory: &Memory,
+) -> Result<(ModifyResponse, StageNanos), Failure> {
+    let (Some(modification), Some(of)) = (&request.modification, &request.session) else {
+        return Err(Failure::Invalid("the request names no modification or no session".to_owned()));
+    };
+    let session = SessionRequest {
+        session: SessionId(of.session),
+        number: of.number,
+        expires_at_s: of.expires_at_s,
+    };
+    modify_as(target, modification, Some(session), memory).await
+}
+
+async fn modify_as(
+    target: &Target,
+    request: &ModifyRequest,
+    session: Option<SessionRequest>,
+    memory: &Memory,
+) -> Result<(ModifyResponse, StageNanos), Failure> {
     let key = target.engine_key(&request.cf, &request.key)?;
     let change = match &request.change {
         Some(Change::PutIfAbsent(put)) => {
@@ -63,6 +90,15 @@ pub(super) async fn modify(
         Some(Change::PutIfPresent(put)) => {
             Modification::Replace { new: new_pair(target, &put.value, put.ttl)? }
         }
+        Some(Change::CompareAndSwap(swap)) => {
+            let new = match &swap.value {
+                Some(value) => new_pair(target, value, swap.ttl)?,
+                None => NewPair::Delete,
+            };
+            Modification::Compare { expected: swap.expected.clone(), new }
+        }
+        Some(Change::Put(put)) => Modification::Set { new: new_pair(target, &put.value, put.ttl)? },
+        Some(Change::Delete(_)) => Modification::Set { new: NewPair::Delete },
         Some(Change::Increment(increment)) => Modification::Increment { by: increment.by },
         Some(Change::Append(append)) => {
             check_value(&append.value)?;
@@ -71,8 +107,23 @@ pub(super) async fn modify(
         Some(Change::GetAndDelete(_)) => Modification::GetAndDelete,
         None => return Err(Failure::Invalid("the request names no change of the key".to_owned())),
     };
-    let (result, stages) = decide(target, key, change, memory).await?;
-    Ok((answer(request, result), stages))
+    // bug server.session_dropped: let session = None;
+    match decide(target, key, (change, session), memory).await? {
+        (Decided::As(result), stages) => Ok((answer(request, result), stages)),
+        (Decided::Deadline { cluster_s }, stages) => {
+            let refusal = Refusal::Deadline as i32;
+            let late = ModifyResponse { refusal, cluster_time_s: cluster_s, ..Default::default() };
+            Ok((late, stages))
+        }
+    }
+}
+
+enum Decided {
+    As(Modified),
+    /// The deadline of the session's request does not allow the attempt.
+    Deadline {
+        cluster_s: u64,
+    },
 }
 
 fn new_pair(target: &Target, value: &Bytes, ttl_s: u64) -> Result<NewPair, Failure> {
@@ -93,11 +144,15 @@ async fn charge_change(
     let region = target.header.region;
     let written = match change {
         Modification::Compare { new: NewPair::Put { value, .. }, .. }
-        | Modification::Replace { new: NewPair::Put { value, .. } } => value.len(),
+        | Modification::Replace { new: NewPair::Put { value, .. } }
+        | Modification::Set { new: NewPair::Put { value, .. } } => value.len(),
         Modification::Append { bytes } => bytes.len(),
         _ => 0,
     };
     charge(memory, (key.len() + written) as u64, region)?;
+    if matches!(change, Modification::Set { .. }) {
+        return Ok(0);
+    }
     let bytes = gets::value_bytes(target, key.clone(), memory).await?;
     // The new value of an append contains the present one.
     let copies = if matches!(change, Modification::Append { .. }) { 2 } else { 1 };
@@ -117,6 +172,9 @@ pub(super) fn kind_of(request: &ModifyRequest) -> Kind {
     match request.change {
         Some(Change::PutIfAbsent(_)) | None => Kind::PutIfAbsent,
         Some(Change::PutIfPresent(_)) => Kind::PutIfPresent,
+        Some(Change::CompareAndSwap(_)) => Kind::Cas,
+        Some(Change::Put(_)) => Kind::Put,
+        Some(Change::Delete(_)) => Kind::Delete,
         Some(Change::Increment(_)) => Kind::Increment,
         Some(Change::Append(_)) => Kind::Append,
         Some(Change::GetAndDelete(_)) => Kind::GetAndDelete,
@@ -124,7 +182,11 @@ pub(super) fn kind_of(request: &ModifyRequest) -> Kind {
 }
 
 fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
-    let mut response = ModifyResponse::default();
+    let succeeded = matches!(
+        (&request.change, &result),
+        (Some(Change::CompareAndSwap(_)), Modified::Replaced { .. })
+    );
+    let mut response = ModifyResponse { succeeded, ..ModifyResponse::default() };
     match result {
         Modified::Replaced { previous } | Modified::Unchanged { previous } => {
             response.previous = previous.map(|pair| pair.value);
@@ -155,11 +217,11 @@ fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
 async fn decide(
     target: &Target,
     key: Bytes,
-    change: Modification,
+    (change, session): (Modification, Option<SessionRequest>),
     memory: &Memory,
-) -> Result<(Modified, StageNanos), Failure> {
+) -> Result<(Decided, StageNanos), Failure> {
     let charged = charge_change(target, &key, &change, memory).await?;
-    let modify = Modify { header: target.header, key, change };
+    let modify = Modify { header: target.header, key, change, session };
     let clock = target.store.clock();
     let arrived_nanos = clock.monotonic_nanos();
     match target.store.submit(modify, Some(memory.clone())).await {
@@ -167,10 +229,13 @@ async fn decide(
             let stages = timings.stages(arrived_nanos, clock.monotonic_nanos());
             // Another client may have put a longer value meanwhile. The outcome is decided.
             memory.charge_anyway(previous_memory(&result).saturating_sub(charged));
-            Ok((result, stages))
+            Ok((Decided::As(result), stages))
+        }
+        Reply::Refused(stele_replica::Refusal::SessionDeadline { cluster_s }) => {
+            Ok((Decided::Deadline { cluster_s }, StageNanos::default()))
         }
         // A repeated modification would see the effect of the first one, so clients must not repeat
-        // one of unknown outcome.
+        // one of unknown outcome, unless it is a request of a session.
         other => {
             let on_unknown = match target.on_unknown {
                 OnUnknown::Report => OnUnknown::Report,

@@ -9,8 +9,8 @@ use stele_placement::Permissions;
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, FollowRequest, ModifyRequest, ModifyResponse, ReadIndexRequest,
-    ReadIndexResponse,
+    ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
+    ModifyResponse, ReadIndexRequest, ReadIndexResponse,
 };
 use stele_types::KeyRange;
 
@@ -51,6 +51,7 @@ of_keys! {
     WRITE RawBatchDeleteRequest: |it| it.keys.iter();
     BOTH RawCasRequest: |it| std::iter::once(&it.key);
     BOTH ModifyRequest: |it| std::iter::once(&it.key);
+    BOTH ModifyInSessionRequest: |it| it.modification.iter().map(|it| &it.key);
 }
 
 macro_rules! of_ranges {

@@ -96,20 +96,20 @@ async fn a_new_cluster_begins_with_the_newest_level_and_so_do_the_nodes_that_joi
     let at = tempfile::tempdir().unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| at.path().join(name));
     let first = start(joining(&a, &[])).await;
-    until(&first.ready.address, "/status", in_use(2)).await;
+    until(&first.ready.address, "/status", in_use(3)).await;
     let two = Config { stores: vec![b.clone(), c.clone()], ..joining(&b, &[&first]) };
     let second = start(two).await;
     // Before an answer to a report could have raised it.
     assert!([&a, &b, &c].iter().all(|dir| format(dir) == "format 3"));
-    until(&second.ready.address, "/status", in_use(2)).await;
+    until(&second.ready.address, "/status", in_use(3)).await;
     let answer = finalize(&second).await.unwrap();
-    assert_eq!((answer.level, answer.level_in_use, answer.raised), (2, 2, false));
+    assert_eq!((answer.level, answer.level_in_use, answer.raised), (3, 3, false));
     second.stop().await;
     first.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_of_level_1_writes_nothing_of_level_2_until_it_is_finalized() {
+async fn a_node_of_level_1_writes_nothing_of_later_levels_until_it_is_finalized() {
     let at = tempfile::tempdir().unwrap();
     let (a, b, c) = (of_the_oldest_level(at.path()), at.path().join("b"), at.path().join("c"));
     let first = start(joining(&a, &[])).await;
@@ -128,13 +128,13 @@ async fn a_node_of_level_1_writes_nothing_of_level_2_until_it_is_finalized() {
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("run `stele ctl finalize`"), "{refused:?}");
     let answer = finalize(&second).await.unwrap();
-    assert_eq!((answer.level, answer.raised), (2, true));
-    until(&first.ready.address, "/status", in_use(2)).await;
-    until(&second.ready.address, "/status", in_use(2)).await;
+    assert_eq!((answer.level, answer.raised), (3, true));
+    until(&first.ready.address, "/status", in_use(3)).await;
+    until(&second.ready.address, "/status", in_use(3)).await;
     assert!([&a, &b, &c].iter().all(|dir| format(dir) == "format 3"));
     control(&first).take_moment(TakeMomentRequest::default()).await.unwrap();
     let answer = finalize(&first).await.unwrap();
-    assert_eq!((answer.level_in_use, answer.raised), (2, false));
+    assert_eq!((answer.level_in_use, answer.raised), (3, false));
     assert_eq!(answer.behind, [] as [&str; 0]);
     // It stays.
     second.stop().await;
@@ -148,7 +148,7 @@ async fn a_node_of_level_1_writes_nothing_of_level_2_until_it_is_finalized() {
 async fn a_program_below_the_level_of_the_cluster_is_refused_at_join_and_report() {
     let at = tempfile::tempdir().unwrap();
     let first = start(joining(&at.path().join("a"), &[])).await;
-    until(&first.ready.address, "/status", in_use(2)).await;
+    until(&first.ready.address, "/status", in_use(3)).await;
     let address = || "10.0.0.9:1".to_owned();
     let refusals = [
         control(&first).join(JoinRequest { address: address(), ..Default::default() }).await.err(),
@@ -160,7 +160,7 @@ async fn a_program_below_the_level_of_the_cluster_is_refused_at_join_and_report(
     for refusal in refusals {
         let refusal = refusal.unwrap();
         assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
-        assert_eq!(refusal.metadata().get("stele-level").unwrap(), "2");
+        assert_eq!(refusal.metadata().get("stele-level").unwrap(), "3");
         let text = refusal.message();
         assert!(text.contains("10.0.0.9:1 supports up to level 1: run version 0.2.0"), "{text}");
     }
@@ -182,6 +182,6 @@ async fn a_node_below_the_level_of_its_cluster_stops_and_names_the_version() {
     let mut node = start(joining(&dir, &[])).await;
     let ended = tokio::time::timeout(LIMIT, node.wait()).await.expect("it does not serve");
     let text = ended.unwrap_err().to_string();
-    assert!(text.contains("supports up to level 2: run version of that level"), "{text}");
+    assert!(text.contains("supports up to level 3: run version of that level"), "{text}");
     node.stop().await;
 }

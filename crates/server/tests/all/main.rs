@@ -17,6 +17,7 @@ mod memory;
 mod moved_directory;
 mod node;
 mod reference;
+mod sessions;
 mod snapshots;
 mod tick;
 mod tikv;

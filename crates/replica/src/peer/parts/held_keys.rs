@@ -14,6 +14,7 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use stele_storage::Pair;
+use stele_types::session::RecordKey;
 use stele_types::{Command, Op, Result};
 
 pub(crate) type Found = Result<Option<Pair>>;
@@ -27,16 +28,26 @@ pub(crate) struct HeldKeys {
 
 struct Hold {
     lookup: LookupId,
+    reading: Reading,
     request: Waiting,
     found: Option<Found>,
     /// Requests that change the key too, in order of arrival.
     behind: Vec<Waiting>,
 }
 
+/// Pair that the lookup of a hold reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// The record of the session's request.
+    Record,
+    /// The pair of the held key. It is read after the record, which was not there.
+    Pair,
+}
+
 /// Modification with the pair of its key, to be proposed before all requests that waited behind it.
 pub(crate) struct Released {
     pub request: Waiting,
-    pub found: Found,
+    pub found: (Reading, Found),
     pub behind: Vec<Waiting>,
 }
 
@@ -56,9 +67,15 @@ impl HeldKeys {
         !self.found.is_empty()
     }
 
-    /// Holds the key of a modification until its lookup has a result.
-    pub(crate) fn hold(&mut self, lookup: LookupId, key: Bytes, request: Waiting) {
-        let hold = Hold { lookup, request, found: None, behind: Vec::new() };
+    /// Holds the key of a modification until its lookup has a result. The record of a session's request
+    /// is read while the key itself is held: no other attempt of the request goes on meanwhile.
+    pub(crate) fn hold(
+        &mut self,
+        (lookup, reading): (LookupId, Reading),
+        key: Bytes,
+        request: Waiting,
+    ) {
+        let hold = Hold { lookup, reading, request, found: None, behind: Vec::new() };
         self.holds.insert(key, hold);
     }
 
@@ -103,7 +120,11 @@ impl HeldKeys {
 
     /// Takes the result of a lookup. Returns whether a modification still waits for it.
     pub(crate) fn note_found(&mut self, lookup: &Lookup, found: Found) -> bool {
-        let Some(hold) = self.holds.get_mut(&lookup.key) else { return false };
+        let key = match RecordKey::decode(&lookup.key) {
+            Some(record) => record.changed_key(),
+            None => lookup.key.clone(),
+        };
+        let Some(hold) = self.holds.get_mut(&key) else { return false };
         // Invariant: a result counts for its own lookup only. An earlier one may have read the key in
         // an earlier term, and another leader may have changed it since.
         let is_own = hold.lookup == lookup.id;
@@ -112,15 +133,15 @@ impl HeldKeys {
             return false;
         }
         hold.found = Some(found);
-        self.found.push_back(lookup.key.clone());
+        self.found.push_back(key);
         true
     }
 
     /// Releases the next key with a result. The caller proposes or answers the modification at once.
     pub(crate) fn take_found(&mut self) -> Option<Released> {
         let key = self.found.pop_front()?;
-        let Hold { request, found, behind, .. } = self.holds.remove(&key)?;
-        Some(Released { request, found: found?, behind })
+        let Hold { request, reading, found, behind, .. } = self.holds.remove(&key)?;
+        Some(Released { request, found: (reading, found?), behind })
     }
 
     pub(crate) fn take_expired(&mut self, now_nanos: u64) -> Removed {
@@ -175,7 +196,8 @@ mod tests {
     fn modify(id: u64, key: &'static str, deadline_nanos: u64) -> Waiting {
         let (id, key) = (RequestId(id), Bytes::from_static(key.as_bytes()));
         let header = Header { deadline_nanos, ..Header::default() };
-        Waiting::Modify(id, Modify { header, key, change: Modification::GetAndDelete })
+        let change = Modification::GetAndDelete;
+        Waiting::Modify(id, Modify { header, key, change, session: None })
     }
 
     fn write(id: u64, ops: impl FnOnce(&mut CommandBuilder)) -> Waiting {
@@ -195,7 +217,8 @@ mod tests {
     fn held() -> HeldKeys {
         let mut held = HeldKeys::default();
         for (id, key) in [(1, "b"), (2, "d")] {
-            held.hold(LookupId(id), Bytes::from_static(key.as_bytes()), modify(id, key, 10 * id));
+            let lookup = (LookupId(id), Reading::Pair);
+            held.hold(lookup, Bytes::from_static(key.as_bytes()), modify(id, key, 10 * id));
         }
         held
     }
@@ -247,7 +270,7 @@ mod tests {
         let mut released = std::iter::from_fn(|| held.take_found());
         let first = released.next().unwrap();
         assert_eq!((first.request.id(), first.behind.len()), (RequestId(2), 0));
-        assert!(first.found.is_err());
+        assert!(first.found.1.is_err());
         let second = released.next().unwrap();
         let behind: Vec<u64> = second.behind.iter().map(|request| request.id().0).collect();
         assert_eq!((second.request.id(), &behind[..]), (RequestId(1), &[3, 4][..]));

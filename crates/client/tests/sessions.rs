@@ -1,0 +1,132 @@
+//! Requests of sessions against the fake cluster, which keeps their records as a cluster does.
+
+use crate::fake::{Fake, Fate, error};
+use std::time::Duration;
+use stele_client::{Client, Options, Ttl};
+use stele_proto::errorpb;
+use stele_types::Error;
+use tonic::Code;
+
+async fn started() -> (Fake, Client) {
+    let fake = Fake::start(3);
+    let options = Options {
+        timeout: Duration::from_secs(3),
+        attempt_timeout: Duration::from_millis(300),
+        ..Options::default()
+    };
+    let client = Client::connect_with(&fake.addresses(), options).await.unwrap();
+    (fake, client)
+}
+
+fn lost() -> Vec<Fate> {
+    let undetermined = errorpb::UndeterminedResult::default();
+    vec![
+        Fate::ActAndRefuse(error(|e| e.stale_command = Some(errorpb::StaleCommand {}))),
+        Fate::ActAndRefuse(error(|e| e.undetermined_result = Some(undetermined))),
+        Fate::ActAndFail(Code::Unavailable),
+        Fate::ActAndFail(Code::Unknown),
+        Fate::Hang,
+    ]
+}
+
+// Catalogue: 61.
+#[tokio::test]
+async fn a_session_repeats_an_unknown_outcome_with_the_same_number_and_deadline() {
+    let (fake, client) = started().await;
+    let session = client.session();
+    let mut sum = 0;
+    for fate in lost() {
+        fake.state().sessions.clear();
+        fake.state().fail("modify_in_session", fate.clone());
+        fake.state().fail("modify_in_session", fate.clone());
+        sum += 1;
+        assert_eq!(session.increment("k", 1).await.unwrap(), sum, "{fate:?}");
+        let attempts = fake.state().sessions.clone();
+        assert!(attempts.len() > usize::from(!matches!(fate, Fate::Hang)), "{fate:?}");
+        assert!(attempts.windows(2).all(|pair| pair[0] == pair[1]), "{fate:?}: {attempts:?}");
+        assert_eq!(attempts[0].session, session.id().0);
+    }
+    fake.state().sessions.clear();
+    session.increment("k", 1).await.unwrap();
+    session.clone().increment("k", 1).await.unwrap();
+    let numbers: Vec<u64> = fake.state().sessions.iter().map(|it| it.number).collect();
+    assert_eq!(numbers[1], numbers[0] + 1, "clones number together");
+    assert_ne!(client.session().id(), session.id());
+}
+
+#[tokio::test]
+async fn every_call_of_a_session_has_its_result_after_a_lost_answer() {
+    let (fake, client) = started().await;
+    let session = client.session();
+    let lose = || fake.state().fail("modify_in_session", Fate::ActAndFail(Code::Unavailable));
+    lose();
+    session.put("k", "1").await.unwrap();
+    lose();
+    assert_eq!(session.put_if_absent("k", "2", Ttl::Endless).await.unwrap().unwrap(), "1");
+    lose();
+    assert_eq!(session.put_if_present("k", "3", Ttl::Seconds(9)).await.unwrap().unwrap(), "1");
+    lose();
+    assert_eq!(session.append("k", "4").await.unwrap(), 2);
+    lose();
+    let swap = session.compare_and_swap("k", Some("34".into()), Some("5".into()), Ttl::Endless);
+    let swap = swap.await.unwrap();
+    assert_eq!((swap.succeeded, swap.previous.unwrap()), (true, "34".into()));
+    lose();
+    let swap = session.compare_and_swap("k", None, None, Ttl::Endless).await.unwrap();
+    assert_eq!((swap.succeeded, swap.previous.unwrap()), (false, "5".into()));
+    lose();
+    assert_eq!(session.get_and_delete("k").await.unwrap().unwrap(), "5");
+    lose();
+    session.put_all([("a", "x"), ("b", "1")]).await.unwrap();
+    assert!(matches!(session.increment("a", 1).await, Err(Error::Invalid(_))));
+    lose();
+    session.delete("a").await.unwrap();
+    assert_eq!((fake.state().value("a"), fake.state().value("b")), (None, Some(&b"1"[..])));
+}
+
+#[tokio::test]
+async fn a_session_gives_up_well_before_the_deadline_of_its_attempts() {
+    let (fake, client) = started().await;
+    let session = client.session();
+    (0..200)
+        .for_each(|_| fake.state().fail("modify_in_session", Fate::ActAndFail(Code::Unavailable)));
+    let ended = session.increment("k", 1).await.unwrap_err();
+    assert!(matches!(ended, Error::Undetermined(_)), "{ended}");
+    let expires_at_s = fake.state().sessions[0].expires_at_s;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    assert!(expires_at_s >= now.as_secs() + 50, "a minute is left");
+    assert!(expires_at_s <= now.as_secs() + 70);
+}
+
+#[tokio::test]
+async fn a_session_learns_the_clusters_time_from_a_refusal() {
+    let (fake, client) = started().await;
+    let session = client.session();
+    for cluster_s in [1_000_000, 9_000_000_000] {
+        fake.state().cluster_time_s = cluster_s;
+        fake.state().sessions.clear();
+        session.increment("k", 1).await.unwrap();
+        let attempts = fake.state().sessions.clone();
+        assert_eq!(attempts.len(), 2, "{attempts:?}");
+        assert_ne!(attempts[0].number, attempts[1].number);
+        assert!((cluster_s + 50..cluster_s + 70).contains(&attempts[1].expires_at_s));
+        session.increment("k", 1).await.unwrap();
+        assert_eq!(fake.state().sessions.len(), 3, "it is remembered");
+    }
+    // An attempt of the request may have taken effect before the refusal of the next one.
+    let far_s = 1 << 40;
+    fake.state().advances_to_s = Some(far_s);
+    fake.state().fail("modify_in_session", Fate::ActAndFail(Code::Unavailable));
+    let ended = session.increment("k", 1).await;
+    assert!(matches!(ended, Err(Error::Undetermined(_))), "{ended:?}");
+    assert_eq!(fake.state().value("k"), Some(&b"5"[..]));
+}
+
+#[tokio::test]
+async fn a_cluster_that_keeps_no_records_executes_no_request_of_a_session() {
+    let (fake, client) = started().await;
+    fake.state().fail("modify_in_session", Fate::Fail(Code::Unimplemented));
+    let ended = client.session().increment("k", 1).await.unwrap_err();
+    assert!(matches!(ended, Error::Refused(_)), "{ended}");
+    assert_eq!(fake.state().value("k"), None);
+}
