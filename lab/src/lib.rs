@@ -11,6 +11,7 @@ mod guard;
 mod machine;
 mod measured;
 mod peers;
+mod restore;
 mod transport;
 mod wire;
 mod workload;
@@ -40,6 +41,9 @@ const USAGE: &str = "usage: cargo lab <command>
           [--tiny] [--dev] [--work DIR] [--out DIR]
                             measure the figures of the papers and write one page with the papers' numbers
                             beside ours; NAMES are beginnings of names, separated by commas
+  restore [--mib N] [--value-bytes N] [--nodes N] [--regions N] [--rounds N] [--dev]
+                            a backup of random pairs, by default 4 GiB, restored into new clusters: bytes of all
+                            replicas a second, beside those that the disk takes
   measured [--add FILES] [--bless]
                             check or write docs/measured.md, the recorded results of figures and peers;
                             --add records a figures.jsonl or the output of peers";
@@ -62,6 +66,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         }
         "cost" => cost::run(&Workspace::load()?, flags),
         "figures" => figures::run(&Workspace::load()?, flags),
+        "restore" => restore::run(&Workspace::load()?, flags),
         "measured" => measured::run(&Workspace::load()?, flags),
         "designs" => designs::measure::run(rest),
         _ => embedded::run(arguments),

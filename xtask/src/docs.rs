@@ -9,8 +9,14 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Documents, by their paths from the workspace's root.
-const DOCUMENTS: [&str; 5] =
-    ["README.md", "ARCHITECTURE.md", "docs/security.md", "docs/upgrade.md", "docs/watch.md"];
+const DOCUMENTS: [&str; 6] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "docs/backup.md",
+    "docs/security.md",
+    "docs/upgrade.md",
+    "docs/watch.md",
+];
 const LIMIT: Duration = Duration::from_secs(300);
 /// Commands that a block may contain if it is not run: they download, build and test the project.
 const INSTALL: [&str; 4] = ["cargo ", "git clone ", "cd ", "rustup "];

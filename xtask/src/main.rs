@@ -16,6 +16,7 @@ mod histories;
 mod house;
 mod invariants;
 mod mutants;
+mod s3;
 mod sim_mutants;
 mod sizes;
 mod soak;
@@ -56,6 +57,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   sim-mutants [--only NAME] [--note]
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
+  s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
   house [--static] [--list]
@@ -121,6 +123,11 @@ fn run(arguments: &[String]) -> Result<()> {
             let options = soak_options(&mut flags)?;
             flags.end()?;
             soak::run(&workspace, &options)
+        }
+        "s3" => {
+            flags.end()?;
+            tools::require(tools::FOR_S3)?;
+            s3::run(&workspace)
         }
         "guard" => {
             let bless = flags.switch("--bless");

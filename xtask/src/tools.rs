@@ -32,6 +32,13 @@ pub(crate) const FOR_SPEC: &[Tool] = &[
     tool("mvn", "--version", "apt-get install maven"),
     tool("sha256sum", "--version", "apt-get install coreutils"),
 ];
+/// Tools that download, build and run servers of S3.
+pub(crate) const FOR_S3: &[Tool] = &[
+    GO,
+    tool("java", "-version", "apt-get install default-jre-headless"),
+    tool("mvn", "--version", "apt-get install maven"),
+    tool("sha256sum", "--version", "apt-get install coreutils"),
+];
 /// Tools that split a binary from its symbols.
 pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
 /// Tools that count instructions.

@@ -12,6 +12,7 @@
 
 mod args;
 mod attributes;
+mod backup;
 mod bench;
 mod cert;
 mod commands;
@@ -24,6 +25,7 @@ mod node_dir;
 mod place;
 mod playground;
 mod reader;
+mod restore;
 mod runtime;
 mod server;
 mod store;
@@ -106,6 +108,8 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Watch(args) => commands::watch(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
+        Command::Backup(args) => backup::run(args),
+        Command::Restore(args) => restore::run(args),
         Command::Verify(args) => commands::verify(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Compact(args) => commands::compact(args),

@@ -19,7 +19,7 @@ pub(crate) struct Reader {
 
 enum ByKind {
     Embedded(Store),
-    Node(NodeDir),
+    Node(Box<NodeDir>),
 }
 
 impl Reader {
@@ -37,7 +37,7 @@ impl Reader {
             Some(DirectoryKind::Node) => {
                 let node = NodeDir::open(vfs, dir, tuning.options())?;
                 node.note().into_iter().for_each(|note| eprintln!("stele: {note}"));
-                ByKind::Node(node)
+                ByKind::Node(Box::new(node))
             }
             Some(DirectoryKind::Embedded) | None => {
                 ByKind::Embedded(Store::open_on(vfs, dir, tuning)?)

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use stele_client::KeyWrite;
 use stele_engine::{
     Batch, Completion, Db, DbStats, EngineStats, GcOptions, Modification, Modified, NewPair,
     Options, Phase, PolicyKind, VerifyEvent, VerifyReport,
@@ -24,6 +25,9 @@ pub(crate) const STAT_BLOCK_BYTES: u64 = 512;
 /// Limit for the memory of what opening changes in a copy of a directory: usually below the size of a
 /// few memtables.
 pub(crate) const CHANGES_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes at which a batch of writes ends.
+const BATCH_BYTES: usize = 4 << 20;
 
 /// Settings that a command may change; `None` keeps the default.
 #[derive(Clone, Debug, Default)]
@@ -196,6 +200,25 @@ impl Store {
         let mut batch = Batch::new();
         batch.put_until(key, value, expires_at_s)?;
         self.db.write_async(batch).map(Pending)
+    }
+
+    /// Sets and deletes keys, each at most once; returns when all are durable.
+    pub(crate) fn write_all(&self, writes: &[KeyWrite]) -> Result<()> {
+        let (mut batch, mut pending) = (Batch::new(), Vec::new());
+        for write in writes {
+            match &write.put {
+                Some((value, 0)) => batch.put(&write.key, value)?,
+                Some((value, at_s)) => batch.put_until(&write.key, value, *at_s)?,
+                None => batch.delete(&write.key)?,
+            };
+            if batch.bytes() >= BATCH_BYTES {
+                pending.push(self.db.write_async(std::mem::take(&mut batch))?);
+            }
+        }
+        if !batch.is_empty() {
+            pending.push(self.db.write_async(batch)?);
+        }
+        pending.into_iter().try_for_each(Completion::wait)
     }
 
     pub(crate) fn put_all<'a>(

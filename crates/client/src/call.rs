@@ -141,6 +141,7 @@ call!(
     modify_in_session
 );
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistResponse, exist);
+call!(kv::kv_client::KvClient<Observed<Wire>>, kv::WriteRequest, kv::WriteResponse, write);
 call!(
     kv::kv_client::KvClient<Observed<Wire>>,
     kv::ReadIndexRequest,
@@ -153,6 +154,40 @@ call!(
     tonic::Streaming<kv::FollowResponse>,
     follow
 );
+
+/// First response of a copy, and the stream of the others.
+pub(crate) struct Copying {
+    pub first: kv::CopyResponse,
+    pub rest: tonic::Streaming<kv::CopyResponse>,
+}
+
+impl Call for kv::CopyRequest {
+    type Response = Copying;
+
+    async fn send(self, connection: &Connection, departure: &Departure) -> Result<Copying, Status> {
+        type KvClient = kv::kv_client::KvClient<Observed<Wire>>;
+        let mut rest = unary!(KvClient, self, connection, departure, copy)?;
+        let ended = || Status::unavailable("the stream ended before its first response");
+        let first = rest.message().await?.ok_or_else(ended)?;
+        Ok(Copying { first, rest })
+    }
+}
+
+impl RawCall for kv::CopyRequest {
+    const REPETITION: Repetition = Repetition::Read;
+
+    fn set_context(&mut self, context: kvrpcpb::Context) {
+        self.context = Some(context);
+    }
+
+    fn region_error(response: &mut Copying) -> Option<errorpb::Error> {
+        response.first.region_error.take()
+    }
+
+    fn failure(response: &mut Copying) -> String {
+        take(&mut response.first.error)
+    }
+}
 
 macro_rules! raw_call {
     ($package:ident, $request:ident, $effect:ident, $failure:expr) => {
@@ -189,6 +224,7 @@ raw_call!(kvrpcpb, RawChecksumRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, ModifyRequest, Once, |r| take(&mut r.error));
 raw_call!(kv, ModifyInSessionRequest, Recorded, |r| take(&mut r.error));
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
+raw_call!(kv, WriteRequest, Write, |r| take(&mut r.error));
 raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
@@ -309,6 +345,7 @@ control_call! {
     PlacementRequest, PlacementResponse, placement;
     AccessListRequest, AccessListResponse, access_list;
     TakeMomentRequest, TakeMomentResponse, take_moment;
+    ListEventsRequest, ListEventsResponse, list_events;
     AccessGrantRequest, AccessChangeResponse, access_grant;
     AccessRevokeRequest, AccessChangeResponse, access_revoke;
     FinalizeRequest, FinalizeResponse, finalize;

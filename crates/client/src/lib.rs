@@ -41,7 +41,14 @@ pub mod simulation;
 pub use client::{Client, Options};
 pub use connections::connect as connect_channel;
 pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
-pub use raw::{Checksum, Pair, PutPair, Scan, ScanOptions, Session, Swap, Ttl};
+pub use raw::{
+    Checksum, Copied, Copy, KeyWrite, Pair, PutPair, Scan, ScanOptions, Session, Swap, Ttl,
+};
 /// Messages of the control protocol.
 pub use stele_proto::stele::control::v1 as messages;
-pub use watch::{Token, Watch, WatchEvent, WatchFrom, WatchOptions};
+/// A copied pair.
+pub use stele_proto::stele::kv::v1::CopiedPair;
+pub use watch::{
+    Cut, CutPart, Families, LoggedEvent, LoggedWrite, OldValue, Token, Watch, WatchEvent,
+    WatchFrom, WatchOptions, Writes,
+};

@@ -2,7 +2,7 @@
 
 use crate::fake::{self, Fake};
 use bytes::Bytes;
-use stele_client::{Client, PutPair, ScanOptions, Swap, Ttl};
+use stele_client::{Client, Copied, CopiedPair, PutPair, ScanOptions, Swap, Ttl};
 use stele_types::command::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};
 
@@ -247,4 +247,51 @@ async fn ranges_are_removed_and_summed_region_by_region() {
     client.delete_range(KeyRange::new("b", "a")).await.unwrap();
     client.delete_range(KeyRange::all()).await.unwrap();
     assert!(fake.state().pairs.is_empty());
+}
+
+/// Copies everything. Returns the keys, and the number of parts with keys.
+async fn copied(client: &Client, mut between: impl FnMut(usize)) -> (String, usize) {
+    let mut copy = client.copy(KeyRange::all());
+    let (mut keys, mut parts, mut seen, mut next) = (String::new(), 0, 0, Bytes::new());
+    while let Some(copied) = copy.next().await.unwrap() {
+        match copied {
+            Copied::Begin { start, index, .. } => {
+                assert_eq!(start, next, "the parts tile all keys");
+                assert!(index >= 5);
+            }
+            Copied::Pairs(pairs) => {
+                let text = |pair: &CopiedPair| String::from_utf8_lossy(&pair.key).into_owned();
+                pairs.iter().for_each(|pair| keys += &text(pair));
+                assert!(pairs.iter().all(|pair| pair.value == vec![pair.key[0]; 3]));
+                between(seen);
+                seen += 1;
+            }
+            Copied::End { end } => {
+                parts += usize::from(end.is_some());
+                next = end.unwrap_or(next);
+            }
+        }
+    }
+    assert!(next.is_empty(), "the last part has no end");
+    (keys, parts)
+}
+
+#[tokio::test]
+async fn a_copy_has_all_pairs_once_while_regions_change_and_streams_break() {
+    let (fake, client) = three_regions().await;
+    client.batch_put(letters()).await.unwrap();
+    let all: String = ('a'..='z').collect();
+    assert_eq!(copied(&client, |_| ()).await, (all.clone(), 3));
+    fake.state().interrupted_copies = 3;
+    assert_eq!(copied(&client, |_| ()).await, (all.clone(), 6));
+    // Regions change between the responses of a part, which is of one view, and before the next part.
+    let change = |seen| match seen {
+        0 => fake.state().split("d", 13),
+        4 => fake.state().split("t", 14),
+        8 => fake.state().merge("t"),
+        _ => {}
+    };
+    assert_eq!(copied(&client, change).await.0, all);
+    let other = client.family(ColumnFamily::Lock);
+    assert_eq!(copied(&other, |_| ()).await.0, "");
 }

@@ -81,7 +81,8 @@ async fn every_call_of_a_session_has_its_result_after_a_lost_answer() {
     assert!(matches!(session.increment("a", 1).await, Err(Error::Invalid(_))));
     lose();
     session.delete("a").await.unwrap();
-    assert_eq!((fake.state().value("a"), fake.state().value("b")), (None, Some(&b"1"[..])));
+    let state = fake.state();
+    assert_eq!((state.value("a"), state.value("b")), (None, Some(&b"1"[..])));
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::fake::{Fake, error};
 use std::collections::BTreeMap;
 use std::time::Duration;
-use stele_client::{Client, Options, Token, Watch, WatchEvent, WatchFrom, WatchOptions};
+use stele_client::{Client, OldValue, Options, Token, Watch, WatchEvent, WatchFrom, WatchOptions};
 use stele_proto::errorpb;
 use stele_types::{ColumnFamily, Error, KeyRange};
 use tokio::time::timeout;
@@ -23,7 +23,12 @@ async fn next(watch: &mut Watch) -> WatchEvent {
 }
 
 fn put(key: &'static str, value: &'static str) -> WatchEvent {
-    WatchEvent::Put { key: key.into(), value: value.into(), expires_at_s: 0 }
+    WatchEvent::Put {
+        key: key.into(),
+        value: value.into(),
+        expires_at_s: 0,
+        old: OldValue::Unknown,
+    }
 }
 
 /// Returns the next events, in an order that does not depend on which region is read first.
@@ -31,7 +36,7 @@ async fn events(watch: &mut Watch, count: usize) -> BTreeMap<Vec<u8>, Vec<WatchE
     let mut events: BTreeMap<Vec<u8>, Vec<WatchEvent>> = BTreeMap::new();
     for _ in 0..count {
         let event = next(watch).await;
-        let (WatchEvent::Put { key, .. } | WatchEvent::Delete { key }) = &event else {
+        let (WatchEvent::Put { key, .. } | WatchEvent::Delete { key, .. }) = &event else {
             panic!("{event:?}");
         };
         events.entry(key.to_vec()).or_default().push(event);
@@ -48,7 +53,10 @@ async fn a_watch_from_now_returns_what_is_written_after_it_was_made() {
     client.put("a", "1").await.unwrap();
     assert_eq!(next(&mut watch).await, put("a", "1"));
     client.delete("a").await.unwrap();
-    assert_eq!(next(&mut watch).await, WatchEvent::Delete { key: "a".into() });
+    assert_eq!(
+        next(&mut watch).await,
+        WatchEvent::Delete { key: "a".into(), old: OldValue::Unknown }
+    );
     client.put("z", "2").await.unwrap();
     assert_eq!(next(&mut watch).await, put("z", "2"));
     client.delete_range(KeyRange::new("n", "p")).await.unwrap();
@@ -163,7 +171,11 @@ async fn resolved_comes_after_every_write_that_was_acknowledged_before() {
     let (fake, client) = started().await;
     fake.state().split("m", 11);
     let interval = Duration::from_millis(30);
-    let options = WatchOptions { resolved_interval: Some(interval), streams_max: 1 };
+    let options = WatchOptions {
+        resolved_interval: Some(interval),
+        streams_max: 1,
+        ..WatchOptions::default()
+    };
     let mut watch = client.watch_with(KeyRange::all(), WatchFrom::Now, options).await.unwrap();
     let mut seen = 0;
     for round in 1..=6 {

@@ -32,6 +32,6 @@ pub use stele_storage::{
 };
 pub use stele_types::{Error, KeyRange, Result};
 pub use store::{
-    Ingest, Opened, RESERVE_FILE, RecoveringStore, RepairStats, Replay, ScrubStats, Store,
-    VerifyEvent, VerifyReport, View,
+    Ingest, OldValue, OldValuesReader, Opened, RESERVE_FILE, RecoveringStore, RepairStats, Replay,
+    ScrubStats, Store, VerifyEvent, VerifyReport, View,
 };

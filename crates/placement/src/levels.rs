@@ -187,7 +187,12 @@ mod tests {
         cluster.apply(&changes).unwrap();
         let expected = Levels { recorded: Level::MOMENTS, in_use: Level::OLDEST };
         assert_eq!(cluster.levels(), expected, "what both support");
-        assert_eq!(cluster.plan_finalize(Millis(4_000)).unwrap(), [], "nothing is left to raise");
+        assert!(refusal(&cluster, 4_000).contains("store 2 (n2:1, version 0.2.0) run earlier"));
+        report(&mut cluster, 2, Level::NEWEST.get(), 1, 5_000);
+        let changes = cluster.plan_finalize(Millis(5_000)).unwrap();
+        cluster.apply(&changes).unwrap();
+        assert_eq!(cluster.levels().recorded, Level::NEWEST);
+        assert_eq!(cluster.plan_finalize(Millis(5_000)).unwrap(), [], "nothing is left to raise");
     }
 
     #[test]

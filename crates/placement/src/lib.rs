@@ -13,6 +13,7 @@
 pub mod access;
 pub mod cluster;
 pub mod config;
+pub mod events;
 pub mod followed;
 pub mod heat;
 pub mod leader;

@@ -146,6 +146,17 @@ pub enum Error {
     #[error("refused: {0}")]
     Refused(String),
 
+    /// Repair: an object of a backup is missing, or differs from what was written.
+    #[error(
+        "the backup's object {object} is damaged: {detail}; run `stele backup verify --deep`, then use a moment that does not need it, or another copy of the backup"
+    )]
+    DamagedBackup {
+        /// Name of the object in its repository.
+        object: String,
+        /// The failed check.
+        detail: String,
+    },
+
     /// Begin again: no store has the next writes of a watch any longer. The text names them.
     #[error("too old: {0}; take a token of a new watch, copy the data, then watch from that token")]
     TooOld(String),
@@ -160,6 +171,11 @@ impl Error {
     /// Creates the error of damage at a byte of a file.
     pub fn corrupt(path: impl AsRef<Path>, offset: u64, detail: impl Into<String>) -> Self {
         Self::Corrupt { path: path.as_ref().to_path_buf(), offset, detail: detail.into() }
+    }
+
+    /// Creates the error of a damaged or missing object of a backup.
+    pub fn damaged_backup(object: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self::DamagedBackup { object: object.into(), detail: detail.into() }
     }
 
     /// Creates the error of damage at a locator.
@@ -236,6 +252,7 @@ impl Error {
             Self::Undetermined(detail) => Self::Undetermined(detail.clone()),
             Self::Partial(partial) => Self::Partial(Box::new(partial.duplicate())),
             Self::Refused(detail) => Self::Refused(detail.clone()),
+            Self::DamagedBackup { object, detail } => Self::damaged_backup(object, detail),
             Self::TooOld(detail) => Self::TooOld(detail.clone()),
         }
     }

@@ -45,6 +45,10 @@ ranks! {
     GC_WORK,
     /// Position of the state machine: what is appended and applied.
     APPLY,
+    /// Readers that ask for old values; held while these are looked up.
+    OLD_VALUES,
+    /// Old values that wait for one reader.
+    OLD_VALUES_OF_READER,
     /// Device space that writes may take before it is measured again.
     ROOM,
     /// Scan load by key range; held while garbage collection chooses its work.

@@ -1,5 +1,6 @@
 //! Table of all targets.
 
+mod backup;
 mod checksums;
 mod engine;
 mod files;
@@ -60,4 +61,5 @@ pub const ALL: &[Target] = &[
     text::MEMBERS,
     text::JSON_LINE,
     tls::CERTIFICATE,
+    backup::OBJECT,
 ];

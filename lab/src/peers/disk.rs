@@ -11,7 +11,7 @@ const WRITE_BYTES: u64 = 1 << 20;
 
 /// Measures bytes per second of `processes` processes together. Each repeatedly writes 1 MiB and
 /// syncs it, past the page cache where the file system allows it.
-pub(super) fn bytes_per_second(work: &Path, processes: usize) -> Result<f64> {
+pub(crate) fn bytes_per_second(work: &Path, processes: usize) -> Result<f64> {
     write(work, processes, "direct,dsync").or_else(|_| write(work, processes, "dsync"))
 }
 

@@ -1,6 +1,6 @@
 //! Stele beside other servers on this machine: processes of each on loopback, one load for all.
 
-mod disk;
+pub(crate) mod disk;
 mod table;
 
 use anyhow::{Result, bail};

@@ -70,17 +70,18 @@ fn is_at_rest_within(
 ) -> Result<bool> {
     let started = Instant::now();
     let mut last_seen = started;
-    while last_seen.elapsed() < rest {
+    loop {
         let found = operators();
-        if !found.as_ref().is_ok_and(Vec::is_empty) {
-            last_seen = Instant::now();
+        match found.as_ref().is_ok_and(Vec::is_empty) {
+            true if last_seen.elapsed() >= rest => return Ok(true),
+            true => {}
+            false => last_seen = Instant::now(),
         }
         if started.elapsed() > limit {
             return found.map(|_| false);
         }
         thread::sleep(POLL);
     }
-    Ok(true)
 }
 
 /// Returns the first keys of all regions but the first. Keys of the generator begin with eight

@@ -24,6 +24,7 @@ const CLI: &str = "crates/cli/";
 const SERVER: &str = "crates/server/";
 const CLIENT: &str = "crates/client/";
 const LOAD: &str = "crates/load/";
+const BACKUP: &str = "crates/backup/";
 const TLS: &str = "crates/tls/";
 const EVENTFD: &str = "crates/eventfd/";
 /// Writes generated code; it is no part of the product.
@@ -47,24 +48,34 @@ const REPLICA: &str =
     "a replica does not know the store that owns it: what they share is in `context`";
 
 const BANS: [Ban; 20] = [
-    ban(&["tokio"], true, &[CLI, SERVER, CLIENT, LOAD], ASYNC),
+    ban(&["tokio"], true, &[CLI, SERVER, CLIENT, LOAD, BACKUP], ASYNC),
     ban(&["async_std"], true, &[], ASYNC),
-    ban(&["std", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, TLS, PROTO_BUILD], FILES),
-    ban(&["std", "os", "unix", "fs"], true, &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, TLS], FILES),
-    ban(&["rustix"], true, &["crates/vfs/", EVENTFD, CLI, SERVER, CLIENT, LOAD], FILES),
-    ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
-    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
-    ban(&["Instant", "now"], false, &[CLI, SERVER, CLIENT, LOAD], TIME),
-    ban(&["clock_gettime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD], TIME),
-    ban(&["rand"], true, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
-    ban(&["fastrand"], true, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
-    ban(&["getrandom"], true, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
-    ban(&["RandomState"], false, &[CLI, SERVER, CLIENT, LOAD], CHANCE),
-    ban(&["thread", "spawn"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
-    ban(&["thread", "scope"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
-    ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
-    ban(&["thread", "sleep"], false, &[FRONT, CLOCK, CLI, SERVER, CLIENT, LOAD], THREADS),
-    ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD], THREADS),
+    ban(
+        &["std", "fs"],
+        true,
+        &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, BACKUP, TLS, PROTO_BUILD],
+        FILES,
+    ),
+    ban(
+        &["std", "os", "unix", "fs"],
+        true,
+        &[VFS_REAL, CLI, SERVER, CLIENT, LOAD, BACKUP, TLS],
+        FILES,
+    ),
+    ban(&["rustix"], true, &["crates/vfs/", EVENTFD, CLI, SERVER, CLIENT, LOAD, BACKUP], FILES),
+    ban(&["SystemTime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD, BACKUP], TIME),
+    ban(&["UNIX_EPOCH"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD, BACKUP], TIME),
+    ban(&["Instant", "now"], false, &[CLI, SERVER, CLIENT, LOAD, BACKUP], TIME),
+    ban(&["clock_gettime"], false, &[CLOCK, CLI, SERVER, CLIENT, LOAD, BACKUP], TIME),
+    ban(&["rand"], true, &[CLI, SERVER, CLIENT, LOAD, BACKUP], CHANCE),
+    ban(&["fastrand"], true, &[CLI, SERVER, CLIENT, LOAD, BACKUP], CHANCE),
+    ban(&["getrandom"], true, &[CLI, SERVER, CLIENT, LOAD, BACKUP], CHANCE),
+    ban(&["RandomState"], false, &[CLI, SERVER, CLIENT, LOAD, BACKUP], CHANCE),
+    ban(&["thread", "spawn"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD, BACKUP], THREADS),
+    ban(&["thread", "scope"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD, BACKUP], THREADS),
+    ban(&["thread", "Builder"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD, BACKUP], THREADS),
+    ban(&["thread", "sleep"], false, &[FRONT, CLOCK, CLI, SERVER, CLIENT, LOAD, BACKUP], THREADS),
+    ban(&["thread", "park"], false, &[FRONT, CLI, SERVER, CLIENT, LOAD, BACKUP], THREADS),
     ban(&["raft"], true, &[RAFT, RAFT_LOG, RAFT_DATA], LIBRARY),
     Ban { within: PEER, ..ban(&["crate", "store"], true, &[], REPLICA) },
 ];

@@ -1,5 +1,6 @@
 //! Scenarios, each run against a new cluster.
 
+mod backup;
 mod bytes_written;
 mod changed_addresses;
 mod clients;
@@ -86,6 +87,7 @@ scenarios! {
     hostile "hostile" "garbage, oversized and hostile bytes on the port"
     hostile_tls "hostile-tls" "attacks on a cluster with certificates: wrong ones, silent and giant handshakes, garbage within TLS; a client is served meanwhile"
     upgrade "upgrade" "three nodes of the oldest supported version are upgraded one by one under load, one goes back and forth, then the level is raised; needs --former"
+    backup "backup" "a backup under load, while nodes and the backup are killed and regions split and merge; restored at random moments, each has a beginning of what each writer wrote"
     ycsb "ycsb" "go-ycsb load and workloads A to F, also during a kill, a split and a transfer, and while all nodes restart on other ports"
     clients "clients" "TiKV's own clients: every raw call, and what their users see of other answers than success"
 }

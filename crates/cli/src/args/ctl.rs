@@ -123,6 +123,15 @@ pub(crate) enum CtlCommand {
         #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4))]
         attempts: u32,
     },
+    /// Print what the placement group recorded of regions, stores, settings and rights, and its operators
+    Events {
+        /// First entry of the placement group's log; by default the last thousand that the leader has
+        #[arg(long, value_name = "INDEX", default_value_t = 0, hide_default_value = true)]
+        from: u64,
+        /// Go on with what comes, until a signal
+        #[arg(long)]
+        follow: bool,
+    },
     /// Let the nodes write what only their present versions read; no earlier version can start again
     Finalize,
     /// Compare the checksums of a region's replicas
@@ -297,7 +306,7 @@ pub(crate) struct Remove {
 }
 
 /// Reads a time with its unit, as seconds.
-fn seconds(text: &str) -> Result<u64, String> {
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
     let units = [('s', 1), ('m', 60), ('h', 3_600), ('d', 86_400)];
     let found = units.iter().find_map(|(unit, seconds)| {
         text.strip_suffix(*unit)?.parse::<u64>().ok()?.checked_mul(*seconds)

@@ -1,13 +1,17 @@
 //! The command line: its commands and their arguments.
 
+mod backup;
 mod cert;
 mod ctl;
+mod restore;
 mod server;
 
+pub(crate) use backup::{Backup, BackupCommand, ListMoments, Prune, Pull, VerifyBackup};
 pub(crate) use cert::{Cert, CertCommand};
 pub(crate) use ctl::{
     AccessCommand, AddStore, Ctl, CtlCommand, Explain, GrantArgs, Recover, Regions, Remove, Role,
 };
+pub(crate) use restore::Restore;
 pub(crate) use server::Server;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -66,6 +70,10 @@ pub(crate) enum Command {
     Import(Import),
     /// Export all pairs as files or as JSON lines; the inverse of import
     Export(Export),
+    /// Back up a cluster while it is used; list, check and prune backups
+    Backup(Backup),
+    /// Restore a moment of a backup into a cluster or an embedded store, or one key
+    Restore(Box<Restore>),
     /// Verify a store: all checksums, the index against the log, and reported against actual disk
     /// usage
     Verify(Verify),
@@ -296,6 +304,9 @@ pub(crate) struct Watch {
     /// Print a line whenever all writes are printed that were acknowledged before a moment, once a second
     #[arg(long)]
     pub resolved: bool,
+    /// Print what each key had before; the nodes look each written key up
+    #[arg(long)]
+    pub old_values: bool,
     /// Write the token of the watch to this file after each batch of lines
     #[arg(long, value_name = "PATH")]
     pub save_token: Option<PathBuf>,

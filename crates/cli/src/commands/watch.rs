@@ -11,7 +11,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
-use stele_client::{Watch, WatchEvent, WatchFrom, WatchOptions};
+use stele_client::{OldValue, Watch, WatchEvent, WatchFrom, WatchOptions};
 use stele_types::{Error, KeyRange, Result};
 
 /// Least time between two lines that say that writes are resolved.
@@ -26,6 +26,7 @@ pub(crate) fn watch(args: &Args) -> Result<Outcome> {
         let client = runtime::connect(&args.cluster, &args.tls).await?;
         let options = WatchOptions {
             resolved_interval: args.resolved.then_some(RESOLVED_INTERVAL),
+            old_values: args.old_values,
             ..WatchOptions::default()
         };
         let watch = client.watch_with(range, from, options).await?;
@@ -132,14 +133,18 @@ fn object(event: WatchEvent, hex: bool) -> Map<String, Value> {
     };
     object.insert("event".into(), name.into());
     match event {
-        WatchEvent::Put { key, value, expires_at_s } => {
+        WatchEvent::Put { key, value, expires_at_s, old } => {
             put_field(&mut object, "key", &key, encoding);
             put_field(&mut object, "value", &value, encoding);
             if expires_at_s != 0 {
                 object.insert("expires_at_s".into(), expires_at_s.into());
             }
+            put_old(&mut object, &old, encoding);
         }
-        WatchEvent::Delete { key } => put_field(&mut object, "key", &key, encoding),
+        WatchEvent::Delete { key, old } => {
+            put_field(&mut object, "key", &key, encoding);
+            put_old(&mut object, &old, encoding);
+        }
         WatchEvent::DeletedRange { start, end } => {
             put_field(&mut object, "start", &start, encoding);
             if !end.is_empty() {
@@ -149,4 +154,15 @@ fn object(event: WatchEvent, hex: bool) -> Map<String, Value> {
         WatchEvent::Resolved => {}
     }
     object
+}
+
+/// Adds nothing for an unknown one.
+fn put_old(object: &mut Map<String, Value>, old: &OldValue, encoding: Encoding) {
+    match old {
+        OldValue::Unknown => {}
+        OldValue::Absent => {
+            object.insert("old_value".into(), Value::Null);
+        }
+        OldValue::Present(value) => put_field(object, "old_value", value, encoding),
+    }
 }

@@ -4,6 +4,7 @@ mod access;
 mod admit;
 mod checksum;
 mod config;
+mod events;
 mod finalize;
 mod join;
 mod keep_run;
@@ -111,6 +112,7 @@ async fn execute(args: &Ctl, control: &Control) -> Result<Outcome> {
         CtlCommand::Recover(wanted) => recover::online(control, wanted, json).await,
         CtlCommand::Access { command } => access::run(control, command, json).await,
         CtlCommand::Moment { attempts } => moment::run(control, *attempts, json).await,
+        CtlCommand::Events { from, follow } => events::run(control, *from, *follow, json).await,
         CtlCommand::Finalize => finalize::run(control, json).await,
         CtlCommand::Checksum { region: id } => checksum::run(control, region(*id), json).await,
         CtlCommand::Config { key, value } => {

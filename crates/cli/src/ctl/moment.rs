@@ -79,6 +79,7 @@ mod tests {
             seal_nanos: 900_000,
             longest_pause_nanos: 4_000_000,
             attempts: 2,
+            ..TakeMomentResponse::default()
         };
         let found = text(&moment);
         let lines: Vec<&str> = found.lines().collect();

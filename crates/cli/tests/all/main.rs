@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod access;
+mod backup;
 mod bench;
 mod cert;
 mod cluster;
 mod common;
+mod copy;
 mod corpus;
+mod events;
 #[path = "../../../client/tests/fake/mod.rs"]
 mod fake;
 mod import_export;
@@ -18,6 +21,7 @@ mod node_process;
 mod playground;
 mod processes;
 mod recover;
+mod restore;
 mod secrets;
 mod tls;
 mod watch;

@@ -15,15 +15,15 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Longest pause of a region.
 const PAUSE_NANOS: u64 = 200_000_000;
 
-struct Cluster {
+pub(crate) struct Cluster {
     nodes: Vec<Node>,
-    runtime: Runtime,
-    client: Client,
+    pub runtime: Runtime,
+    pub client: Client,
 }
 
 impl Cluster {
     /// Starts three nodes, once every region has three replicas.
-    fn start(root: &Path) -> Self {
+    pub(crate) fn start(root: &Path) -> Self {
         let mut nodes = vec![Node::start(&root.join("0"), "127.0.0.1:0", &[])];
         let join = nodes[0].address.clone();
         for number in ["1", "2"] {
@@ -40,12 +40,16 @@ impl Cluster {
         cluster
     }
 
-    fn run(&self, line: &str) -> Ran {
+    pub(crate) fn address(&self) -> &str {
+        &self.nodes[0].address
+    }
+
+    pub(crate) fn run(&self, line: &str) -> Ran {
         run(Path::new(""), &line.replace('@', &self.nodes[0].address))
     }
 
     /// Repeats a command until its lines are accepted; returns these.
-    fn until(
+    pub(crate) fn until(
         &self,
         line: &str,
         accepts: impl Fn(&[serde_json::Value]) -> bool,
@@ -64,7 +68,7 @@ impl Cluster {
     }
 
     /// Splits the data at a key; returns the regions before and after it.
-    fn split_at(&self, key: &str) -> (u64, u64) {
+    pub(crate) fn split_at(&self, key: &str) -> (u64, u64) {
         let regions = "ctl --cluster @ regions --json";
         let data = self.until(regions, |rows| !rows.is_empty());
         let id = data.last().unwrap()["region"].as_u64().unwrap();

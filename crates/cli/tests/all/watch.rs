@@ -11,7 +11,9 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
-use stele_client::{Client, Control, RegionRow, Watch, WatchEvent, WatchFrom, WatchOptions};
+use stele_client::{
+    Client, Control, OldValue, RegionRow, Watch, WatchEvent, WatchFrom, WatchOptions,
+};
 use stele_types::{Error, KeyRange};
 
 struct Watching {
@@ -137,21 +139,25 @@ async fn write(client: Client, stop: Arc<AtomicBool>) -> Values {
 
 async fn watched(client: &Client, from: WatchFrom) -> Watch {
     let resolved_interval = Some(Duration::from_millis(200));
-    let options = WatchOptions { resolved_interval, ..WatchOptions::default() };
+    let options = WatchOptions { resolved_interval, old_values: true, ..WatchOptions::default() };
     client.watch_with(KeyRange::all(), from, options).await.unwrap()
 }
 
 /// Reads until all is resolved that was written before the end. Continues from tokens meanwhile.
 async fn read(client: Client, mut watch: Watch, stop: Arc<AtomicBool>) -> Values {
-    let (mut seen, mut resolved, mut events) = (Values::new(), 0, 0u64);
+    let (mut seen, mut resolved, mut events, mut old_values) = (Values::new(), 0, 0u64, 0);
     while resolved < 2 {
         match watch.next().await.unwrap().unwrap() {
-            WatchEvent::Put { key, value, .. } => {
+            WatchEvent::Put { key, value, old, .. } => {
                 let key = String::from_utf8(key.to_vec()).unwrap();
                 let value = String::from_utf8(value.to_vec()).unwrap();
                 let values = seen.entry(key).or_default();
                 // A repeated write, or one that comes again after a token.
                 if values.last() != Some(&value) {
+                    if let Some(old) = known(old) {
+                        assert_eq!(old.as_ref(), values.last(), "before {value} of a key");
+                        old_values += 1;
+                    }
                     values.push(value);
                 }
             }
@@ -164,7 +170,17 @@ async fn read(client: Client, mut watch: Watch, stop: Arc<AtomicBool>) -> Values
             watch = watched(&client, WatchFrom::Token(token)).await;
         }
     }
+    assert!(old_values > 100, "{old_values} of {events} are known");
     seen
+}
+
+/// Returns what a key had before, if it is known.
+fn known(old: OldValue) -> Option<Option<String>> {
+    match old {
+        OldValue::Unknown => None,
+        OldValue::Absent => Some(None),
+        OldValue::Present(value) => Some(Some(String::from_utf8(value.to_vec()).unwrap())),
+    }
 }
 
 async fn regions(control: &Control, wanted: usize) -> Vec<RegionRow> {

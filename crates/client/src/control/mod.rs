@@ -177,6 +177,12 @@ impl Control {
         self.call_leader(request).await
     }
 
+    /// Returns what the placement group recorded from an entry of its log on; 0: the last thousand entries, as
+    /// far as its leader has them.
+    pub async fn events(&self, next_index: u64) -> Result<messages::ListEventsResponse> {
+        self.call_leader(messages::ListEventsRequest { header: None, next_index }).await
+    }
+
     /// Returns the grants, and the nodes on which they are not in force.
     pub async fn access(&self) -> Result<messages::AccessListResponse> {
         self.call_leader(messages::AccessListRequest::default()).await

@@ -38,6 +38,15 @@ impl PutPair {
     }
 }
 
+/// A write of one key, of which the expiry is an instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyWrite {
+    /// Key that is written.
+    pub key: Bytes,
+    /// Value, and the Unix seconds at which the pair expires, 0 for never; `None` deletes the key.
+    pub put: Option<(Bytes, u64)>,
+}
+
 trait Item: Clone + Send + 'static {
     type Call: RawCall;
     const UNIT: Unit = Unit::Keys;
@@ -132,6 +141,35 @@ impl Item for PutPair {
     }
 }
 
+impl Item for KeyWrite {
+    type Call = kv::WriteRequest;
+
+    fn key(&self) -> &Bytes {
+        &self.key
+    }
+
+    fn bytes(&self) -> usize {
+        self.key.len() + self.put.as_ref().map_or(0, |(value, _)| value.len())
+    }
+
+    fn call(items: &[Self], cf: String) -> Self::Call {
+        let put = |(value, expires_at_s): &(Bytes, u64)| kv::FollowedPut {
+            value: value.clone(),
+            expires_at_s: *expires_at_s,
+        };
+        let write =
+            |item: &Self| kv::KeyWrite { key: item.key.clone(), put: item.put.as_ref().map(put) };
+        kv::WriteRequest { writes: items.iter().map(write).collect(), cf, context: None }
+    }
+
+    fn check(&self) -> Result<()> {
+        match &self.put {
+            Some((value, _)) => check_user_pair(&self.key, value),
+            None => check_user_key(&self.key),
+        }
+    }
+}
+
 impl Client {
     /// Returns the values of keys, in their order. Each is the value at some moment of the call.
     pub async fn batch_get(&self, keys: Vec<Bytes>) -> Result<Vec<Option<Bytes>>> {
@@ -161,6 +199,13 @@ impl Client {
     /// others are not, or may not be.
     pub async fn batch_delete(&self, keys: Vec<Bytes>) -> Result<()> {
         self.batch(KeyOf::<kvrpcpb::RawBatchDeleteRequest>::each(keys)).await.map(drop)
+    }
+
+    /// Sets and deletes keys; what expires does so at a stated instant. Of several writes of a key the last
+    /// takes effect. All are checked before any is sent. Fails with `Partial` if some are done and others
+    /// are not, or may not be.
+    pub async fn write(&self, writes: Vec<KeyWrite>) -> Result<()> {
+        self.batch(writes).await.map(drop)
     }
 
     async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<ResponseOf<I>>> {

@@ -15,10 +15,12 @@ mod seek;
 mod start;
 mod streams;
 mod token;
+mod writes;
 
-pub use cursors::{Cursors, StreamId, Wanted};
+pub use cursors::{Cursors, Cut, CutPart, LoggedEvent, LoggedWrite, StreamId, Wanted};
 pub use mark::{First, Mark, MarkPart};
-pub use token::{Position, Token};
+pub use token::{Families, Position, Token};
+pub use writes::Writes;
 
 use crate::Client;
 use bytes::Bytes;
@@ -38,6 +40,18 @@ use tokio_stream::Stream;
 /// Responses between the readers and the watch.
 const RECEIVED_MAX: usize = 64;
 
+/// What a key had before a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OldValue {
+    /// Not asked for, or the store that was read has not looked it up: it applied the write before the watch
+    /// came to it, or other writes waited for the watch.
+    Unknown,
+    /// No value.
+    Absent,
+    /// This value.
+    Present(Bytes),
+}
+
 /// What a watch returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
@@ -49,11 +63,15 @@ pub enum WatchEvent {
         value: Bytes,
         /// Unix seconds at which the pair expires; 0: never. The end itself is not an event.
         expires_at_s: u64,
+        /// What it had before.
+        old: OldValue,
     },
     /// A key was deleted, or a delete found none.
     Delete {
         /// The key.
         key: Bytes,
+        /// What it had before.
+        old: OldValue,
     },
     /// All keys of a range were deleted. It is the part of the deleted range in one region.
     DeletedRange {
@@ -65,6 +83,15 @@ pub enum WatchEvent {
     /// All writes to the watched keys were returned that were acknowledged before an instant, later than that of
     /// the former `Resolved`.
     Resolved,
+}
+
+impl From<LoggedEvent> for WatchEvent {
+    fn from(event: LoggedEvent) -> Self {
+        match event {
+            LoggedEvent::Write(write) => write.event,
+            LoggedEvent::Resolved => Self::Resolved,
+        }
+    }
 }
 
 /// Where a watch begins.
@@ -83,11 +110,14 @@ pub struct WatchOptions {
     pub resolved_interval: Option<Duration>,
     /// Most regions of which the logs are read at once; others take turns.
     pub streams_max: usize,
+    /// Whether puts and deletes are returned with what the key had before. The stores that are read look each
+    /// written key up.
+    pub old_values: bool,
 }
 
 impl Default for WatchOptions {
     fn default() -> Self {
-        Self { resolved_interval: None, streams_max: 256 }
+        Self { resolved_interval: None, streams_max: 256, old_values: false }
     }
 }
 
@@ -142,17 +172,27 @@ impl Client {
         from: WatchFrom,
         options: WatchOptions,
     ) -> Result<Watch> {
+        self.watch_families(range, Families::One(self.family), from, options).await
+    }
+
+    async fn watch_families(
+        &self,
+        range: KeyRange,
+        families: Families,
+        from: WatchFrom,
+        options: WatchOptions,
+    ) -> Result<Watch> {
         if range.is_empty() {
             return Err(Error::invalid("the range has no keys: its end is not after its start"));
         }
         let cursors = match from {
-            WatchFrom::Now => self.begin(&range).await?,
-            WatchFrom::Token(token) => self.resume(&range, &token)?,
+            WatchFrom::Now => self.begin(&range, families).await?,
+            WatchFrom::Token(token) => self.resume(&range, families, &token)?,
         };
         let (out, received) = mpsc::channel(RECEIVED_MAX);
         let pause = Marking::Pause(Box::pin(sleep_until(Instant::now())));
         Ok(Watch {
-            shared: Arc::new(Shared::new(self.clone(), options.streams_max)),
+            shared: Arc::new(Shared::new(self.clone(), options)),
             range,
             cursors,
             readers: BTreeMap::new(),
@@ -164,12 +204,12 @@ impl Client {
         })
     }
 
-    fn resume(&self, range: &KeyRange, token: &Token) -> Result<Cursors> {
+    fn resume(&self, range: &KeyRange, families: Families, token: &Token) -> Result<Cursors> {
         let other = |what| Err(Error::invalid(format!("the token is of another {what}")));
         if token.cluster() != self.cluster() {
             return other("cluster");
         }
-        if token.family() != self.family {
+        if token.families() != families {
             return other("column family");
         }
         match token.range() == range {
@@ -183,6 +223,11 @@ impl Watch {
     /// Returns the next event; `None` after an error. Fails with `TooOld` if the logs no longer have the next
     /// writes, and otherwise as calls do: another watch may continue from the token.
     pub async fn next(&mut self) -> Option<Result<WatchEvent>> {
+        let event = self.next_logged().await;
+        event.map(|event| event.map(WatchEvent::from))
+    }
+
+    async fn next_logged(&mut self) -> Option<Result<LoggedEvent>> {
         poll_fn(|cx| self.poll(cx)).await
     }
 
@@ -192,7 +237,7 @@ impl Watch {
         self.cursors.token(self.shared.client.cluster())
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<WatchEvent>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<LoggedEvent>>> {
         if self.has_ended {
             return Poll::Ready(None);
         }
@@ -204,7 +249,7 @@ impl Watch {
         polled
     }
 
-    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<WatchEvent>> {
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Result<LoggedEvent>> {
         loop {
             let event = self.cursors.next_event()?;
             self.change_readers();
@@ -303,6 +348,7 @@ impl Stream for Watch {
     type Item = Result<WatchEvent>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.poll(cx)
+        let polled = self.poll(cx);
+        polled.map(|event| event.map(|event| event.map(WatchEvent::from)))
     }
 }

@@ -2,6 +2,7 @@
 
 use super::cursors::Cursors;
 use super::mark::{First, Mark, MarkPart};
+use super::token::Families;
 use crate::Client;
 use crate::backoff::Pause;
 use crate::call::Call;
@@ -64,13 +65,13 @@ impl Client {
     }
 
     /// Begins a watch where the logs of its regions are now.
-    pub(super) async fn begin(&self, range: &KeyRange) -> Result<Cursors> {
+    pub(super) async fn begin(&self, range: &KeyRange, families: Families) -> Result<Cursors> {
         let mut tries = self.tries();
         loop {
             let reason = match self.firsts(range).await? {
                 Ok(firsts) => {
                     let mark = self.mark(range.clone()).await?;
-                    let begun = Cursors::begin(range, self.family, firsts, &mark);
+                    let begun = Cursors::begin(range, families, firsts, &mark);
                     if let Some(cursors) = begun {
                         return Ok(cursors);
                     }
@@ -129,6 +130,7 @@ impl Client {
             next_index: 0,
             start_key: range.start,
             end_key: range.end,
+            old_values: false,
         };
         let departure = Departure::default();
         let answer =

@@ -1,6 +1,7 @@
 //! Readers of the logs of a watch: each finds a store that has the next entries, and passes on responses one
 //! by one.
 
+use super::WatchOptions;
 use super::cursors::{StreamId, Wanted};
 use crate::Client;
 use crate::backoff::{Pause, Tries};
@@ -36,15 +37,17 @@ pub(super) struct Shared {
     connections: Connections,
     permits: Arc<Semaphore>,
     streams_max: usize,
+    old_values: bool,
     readers: AtomicUsize,
 }
 
 impl Shared {
-    pub(super) fn new(client: Client, streams_max: usize) -> Self {
+    pub(super) fn new(client: Client, options: WatchOptions) -> Self {
+        let WatchOptions { streams_max, old_values, .. } = options;
         let connections = client.router.connections.beside();
         let streams_max = streams_max.max(1);
         let permits = Arc::new(Semaphore::new(streams_max));
-        Self { client, connections, permits, streams_max, readers: AtomicUsize::new(0) }
+        Self { client, connections, permits, streams_max, old_values, readers: AtomicUsize::new(0) }
     }
 }
 
@@ -272,6 +275,7 @@ impl Reader {
             next_index: self.wanted.next_index,
             start_key: self.wanted.keys.start.clone(),
             end_key: self.wanted.keys.end.clone(),
+            old_values: self.shared.old_values,
         }
     }
 

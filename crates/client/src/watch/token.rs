@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! token    := "watch1." hexadecimal of: body crc32c:u32 (little-endian, of the body)
-//! body     := cluster:u64 (little-endian) family:u8 positions:varint position*
+//! body     := cluster:u64 (little-endian) families:u8 positions:varint position*
+//! families := number of the column family, 255: all
 //! position := start:bytes end:bytes region version index
 //!                                           (numbers are varints, bytes length-prefixed)
 //! ```
@@ -20,6 +21,38 @@ const PREFIX: &str = "watch1.";
 const ANY_PREFIX: &str = "watch";
 /// Most bytes of a token's text: above that of 130,000 regions with keys of 60 bytes.
 const TEXT_BYTES_MAX: usize = 64 << 20;
+
+/// Column families of a watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Families {
+    /// All of them.
+    All,
+    /// One of them.
+    One(ColumnFamily),
+}
+
+/// Byte of all families in a token.
+const ALL_FAMILIES: u8 = 255;
+
+impl Families {
+    /// Returns whether writes of a family are returned.
+    pub(super) fn contain(self, family: ColumnFamily) -> bool {
+        self == Self::All || self == Self::One(family)
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            ALL_FAMILIES => Some(Self::All),
+            byte => ColumnFamily::ALL.get(usize::from(byte)).copied().map(Self::One),
+        }
+    }
+
+    fn byte(self) -> u8 {
+        let Self::One(one) = self else { return ALL_FAMILIES };
+        let number = ColumnFamily::ALL.iter().position(|family| *family == one);
+        number.unwrap_or_default() as u8
+    }
+}
 
 /// Position of the keys of one region's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +74,7 @@ pub struct Position {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Token {
     cluster: ClusterId,
-    family: ColumnFamily,
+    families: Families,
     range: KeyRange,
     positions: Vec<Position>,
 }
@@ -51,7 +84,7 @@ impl Token {
     /// of its own.
     pub(super) fn new(
         cluster: ClusterId,
-        family: ColumnFamily,
+        families: Families,
         positions: Vec<Position>,
     ) -> Result<Self> {
         let (Some(first), Some(last)) = (positions.first(), positions.last()) else {
@@ -66,7 +99,7 @@ impl Token {
         if regions.windows(2).any(|pair| matches!(pair, [one, other] if one == other)) {
             return Err(damaged("it has two positions in one log"));
         }
-        Ok(Self { cluster, family, range, positions })
+        Ok(Self { cluster, families, range, positions })
     }
 
     /// Returns the cluster of the watch.
@@ -74,9 +107,9 @@ impl Token {
         self.cluster
     }
 
-    /// Returns the column family of the watch.
-    pub fn family(&self) -> ColumnFamily {
-        self.family
+    /// Returns the column families of the watch.
+    pub fn families(&self) -> Families {
+        self.families
     }
 
     /// Returns the keys of the watch.
@@ -97,15 +130,16 @@ impl Token {
         }
         let mut rest = body;
         let token = Self::take(&mut rest).filter(|_| rest.is_empty());
-        let (cluster, family, positions) = token.ok_or_else(|| damaged("it does not end well"))?;
-        Self::new(cluster, family, positions)
+        let (cluster, families, positions) =
+            token.ok_or_else(|| damaged("it does not end well"))?;
+        Self::new(cluster, families, positions)
     }
 
-    fn take(rest: &mut &[u8]) -> Option<(ClusterId, ColumnFamily, Vec<Position>)> {
+    fn take(rest: &mut &[u8]) -> Option<(ClusterId, Families, Vec<Position>)> {
         let (cluster, tail) = rest.split_first_chunk::<8>()?;
-        let (family, tail) = tail.split_first()?;
+        let (families, tail) = tail.split_first()?;
         *rest = tail;
-        let family = *ColumnFamily::ALL.get(usize::from(*family))?;
+        let families = Families::from_byte(*families)?;
         let count = varint::take(rest)?;
         let mut positions = Vec::new();
         // Each takes bytes, so that the count cannot make this long.
@@ -116,15 +150,14 @@ impl Token {
             let (version, index) = (varint::take(rest)?, varint::take(rest)?);
             positions.push(Position { range: KeyRange { start, end }, region, version, index });
         }
-        Some((ClusterId(u64::from_le_bytes(*cluster)), family, positions))
+        Some((ClusterId(u64::from_le_bytes(*cluster)), families, positions))
     }
 }
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut body = self.cluster.0.to_le_bytes().to_vec();
-        let family = ColumnFamily::ALL.iter().position(|family| *family == self.family);
-        body.push(family.unwrap_or_default() as u8);
+        body.push(self.families.byte());
         varint::put(&mut body, self.positions.len() as u64);
         for Position { range, region, version, index } in &self.positions {
             varint::put_bytes(&mut body, &range.start);
@@ -184,7 +217,7 @@ mod tests {
             position(b"\x00\xff", b"m", 4),
             position(b"m", b"", 5),
         ];
-        Token::new(ClusterId(u64::MAX - 1), ColumnFamily::Lock, positions).unwrap()
+        Token::new(ClusterId(u64::MAX - 1), Families::One(ColumnFamily::Lock), positions).unwrap()
     }
 
     #[test]
@@ -194,6 +227,8 @@ mod tests {
         assert!(text.starts_with("watch1.") && text.is_ascii(), "{text}");
         assert_eq!(format!(" {text}\n").parse::<Token>().unwrap(), token);
         assert_eq!(token.range(), &KeyRange::all());
+        let all = Token { families: Families::All, ..token };
+        assert_eq!(all.to_string().parse::<Token>().unwrap(), all);
     }
 
     #[test]
@@ -215,7 +250,7 @@ mod tests {
         assert!(refused("watch2.00").contains("another version"));
         assert!(refused("watch1.é").contains("damaged"));
         let holed = vec![position(b"", b"a", 1), position(b"b", b"", 2)];
-        let made = |positions| Token::new(ClusterId(1), ColumnFamily::Default, positions);
+        let made = |positions| Token::new(ClusterId(1), Families::All, positions);
         assert!(made(holed).unwrap_err().to_string().contains("leave keys out"));
         assert!(made(Vec::new()).is_err());
         let twice = vec![position(b"", b"a", 1), position(b"a", b"", 1)];

@@ -438,6 +438,10 @@ impl Control for Service {
         Err(Status::unimplemented(""))
     }
 
+    async fn list_events(&self, _: Request<ListEventsRequest>) -> RpcResult<ListEventsResponse> {
+        Err(Status::unimplemented(""))
+    }
+
     async fn pause(&self, _: Request<PauseRequest>) -> RpcResult<PauseResponse> {
         Err(Status::unimplemented(""))
     }

@@ -37,15 +37,15 @@ impl Log {
 
 pub(super) fn put(key: &Bytes, value: &Bytes) -> FollowedWrite {
     let put = FollowedPut { value: value.clone(), expires_at_s: 0 };
-    FollowedWrite { cf: String::new(), key: key.clone(), kind: Some(Kind::Put(put)) }
+    FollowedWrite { cf: String::new(), key: key.clone(), kind: Some(Kind::Put(put)), old: None }
 }
 
 pub(super) fn delete(key: &Bytes) -> FollowedWrite {
-    FollowedWrite { cf: String::new(), key: key.clone(), kind: Some(Kind::Delete(true)) }
+    FollowedWrite { cf: String::new(), key: key.clone(), kind: Some(Kind::Delete(true)), old: None }
 }
 
 pub(super) fn delete_range(start: Bytes, end: Bytes) -> FollowedWrite {
-    FollowedWrite { cf: String::new(), key: start, kind: Some(Kind::DeleteRangeTo(end)) }
+    FollowedWrite { cf: String::new(), key: start, kind: Some(Kind::DeleteRangeTo(end)), old: None }
 }
 
 impl State {

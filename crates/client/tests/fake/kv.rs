@@ -3,14 +3,18 @@
 use super::tikv::{End, RpcResult};
 use super::{Region, Service, State, Stored};
 use bytes::Bytes;
+use std::pin::Pin;
 use stele_proto::stele::kv::v1::kv_server::Kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, ReadIndexRequest, ReadIndexResponse, Refusal,
+    CopiedPair, CopyRequest, CopyResponse, ExistRequest, ExistResponse, FollowRequest,
+    ModifyInSessionRequest, ModifyRequest, ModifyResponse, ReadIndexRequest, ReadIndexResponse,
+    Refusal, WriteRequest, WriteResponse,
 };
+use stele_types::KeyRange;
 use stele_types::command::{Unfit, appended, incremented};
-use tonic::{Request, Response};
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status};
 
 fn refused(unfit: Unfit) -> ModifyResponse {
     let (refusal, length) = match unfit {
@@ -80,6 +84,52 @@ fn modified(state: &mut State, request: &ModifyRequest) -> ModifyResponse {
     response
 }
 
+/// Pairs of a response of a copy.
+const COPIED_AT_ONCE: usize = 2;
+
+type CopyResponses = Pin<Box<dyn Stream<Item = Result<CopyResponse, Status>> + Send>>;
+
+/// Returns the responses of a copy; only the first one if it is to be interrupted.
+fn copied(state: &mut State, region: &Region, request: &CopyRequest) -> Vec<CopyResponse> {
+    let wanted = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
+    assert!(region.range.contains(&wanted.start), "a key of another region");
+    let part = wanted.within(&region.range);
+    let of_part =
+        state.pairs.iter().filter(|((cf, key), _)| *cf == request.cf && part.contains(key));
+    let pairs = of_part.map(|((_, key), stored)| CopiedPair {
+        key: key.clone(),
+        value: stored.value.clone(),
+        expires_at_s: stored.ttl,
+    });
+    let pairs: Vec<CopiedPair> = pairs.collect();
+    let response =
+        |pairs: &[CopiedPair]| CopyResponse { pairs: pairs.to_vec(), ..Default::default() };
+    let mut responses: Vec<CopyResponse> = pairs.chunks(COPIED_AT_ONCE).map(response).collect();
+    responses.push(CopyResponse { is_last: true, ..Default::default() });
+    responses[0].index = state.logs.get(&region.id.0).map_or(5, |log| log.next_index() - 1);
+    if state.interrupted_copies > 0 {
+        state.interrupted_copies -= 1;
+        responses.truncate(1);
+    }
+    responses
+}
+
+impl Service {
+    async fn copied(&self, request: CopyRequest) -> Result<CopyResponses, Status> {
+        let ended = |responses: &mut Vec<CopyResponse>, end| {
+            let mut response = CopyResponse::default();
+            match end {
+                End::Refused(error) => response.region_error = Some(*error),
+                End::Final(text) => response.error = text.to_owned(),
+            }
+            responses.push(response);
+        };
+        let act = |state: &mut State, region: &Region| copied(state, region, &request);
+        let responses = self.run("copy", request.context.clone(), act, ended).await?.into_inner();
+        Ok(Box::pin(tokio_stream::iter(responses.into_iter().map(Ok))))
+    }
+}
+
 fn modified_once(state: &mut State, request: &ModifyInSessionRequest) -> ModifyResponse {
     let (session, modification) =
         (request.session.unwrap(), request.modification.as_ref().unwrap());
@@ -141,10 +191,38 @@ impl Kv for Service {
         self.run("exist", context, act, ended).await
     }
 
+    async fn write(&self, request: Request<WriteRequest>) -> RpcResult<WriteResponse> {
+        let WriteRequest { context, cf, writes } = request.into_inner();
+        let ended = |response: &mut WriteResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, region: &Region| {
+            for write in &writes {
+                assert!(region.range.contains(&write.key), "a key of another region");
+                let key = (cf.clone(), write.key.clone());
+                let stored =
+                    write.put.as_ref().map(|put| Stored { value: put.value.clone(), ttl: 0 });
+                match stored {
+                    Some(stored) => state.pairs.insert(key, stored),
+                    None => state.pairs.remove(&key),
+                };
+            }
+            WriteResponse::default()
+        };
+        self.run("write", context, act, ended).await
+    }
+
     type FollowStream = super::follow::Responses;
 
     async fn follow(&self, request: Request<FollowRequest>) -> RpcResult<Self::FollowStream> {
         Ok(Response::new(self.followed(request.into_inner())))
+    }
+
+    type CopyStream = CopyResponses;
+
+    async fn copy(&self, request: Request<CopyRequest>) -> RpcResult<Self::CopyStream> {
+        Ok(Response::new(self.copied(request.into_inner()).await?))
     }
 
     async fn read_index(&self, request: Request<ReadIndexRequest>) -> RpcResult<ReadIndexResponse> {

@@ -16,10 +16,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::{self as messages, control_server::ControlServer};
-use stele_proto::stele::kv::v1::{ModifyResponse, SessionRequest};
 use stele_proto::stele::kv::v1::kv_server::KvServer;
 use stele_proto::stele::kv::v1::region_change::Kind as ChangeKind;
 use stele_proto::stele::kv::v1::{Merged, PreparedMerge, Split};
+use stele_proto::stele::kv::v1::{ModifyResponse, SessionRequest};
 use stele_proto::tikvpb::tikv_server::TikvServer;
 use stele_proto::{errorpb, metapb};
 use stele_types::{KeyRange, Peer, PeerId, PeerRole, Prng, Region, RegionEpoch, RegionId, StoreId};
@@ -101,6 +101,8 @@ pub(crate) struct State {
     pub logs: BTreeMap<u64, follow::Log>,
     /// Region errors with which the next streams end.
     pub unfollowed: VecDeque<errorpb::Error>,
+    /// Number of copies that end after their first response.
+    pub interrupted_copies: u32,
     /// Draws the outcomes of calls that no script sets.
     pub unruly: Option<Prng>,
 }

@@ -132,6 +132,7 @@ impl ApplyState {
                 }
             }
         }
+        shared.old_values.note(shared, runs);
         let mut user_bytes = 0;
         let mut writes = Vec::with_capacity(WRITES_MAX.min(parsed.len()));
         for (command, at) in &parsed {

@@ -9,6 +9,7 @@ mod get_many;
 mod install;
 mod level;
 mod losses;
+mod old_values;
 mod open;
 mod place;
 mod rebuild;
@@ -41,6 +42,8 @@ use bytes::Bytes;
 use level::RecordedLevel;
 pub use losses::RepairStats;
 use losses::{LostBlocks, LostValues};
+use old_values::OldValues;
+pub use old_values::{OldValue, OldValuesReader};
 use place::{DiskBytes, Place};
 use scans::{ContinuedScans, ScansInMemory};
 use scrub::Scrub;
@@ -54,7 +57,9 @@ use stele_index::Index;
 use stele_log::{HistoryReader, Log, LogStats, PinState, Pinned};
 use stele_storage::Maintained;
 use stele_types::lock::{Mutex, rank};
-use stele_types::{Error, FileId, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId};
+use stele_types::{
+    Error, FileId, KeyRange, Locator, LogBatch, LogIndex, Record, RegionId, Result, StoreId,
+};
 use stele_vfs::{DeviceTimer, DirLock, Vfs};
 use value_cache::ValueCache;
 
@@ -89,6 +94,7 @@ pub(crate) struct Shared {
     pub space: SpaceState,
     pub lost_values: LostValues,
     pub lost_blocks: LostBlocks,
+    pub old_values: OldValues,
 }
 
 impl GcHooks for Shared {
@@ -323,6 +329,12 @@ impl Store {
     /// Returns a reader of the region's committed entries from `next` on.
     pub fn history(&self, region: RegionId, next: LogIndex) -> HistoryReader {
         self.shared.log.history(region, next)
+    }
+
+    /// Returns a reader of what the keys of these ranges have before each later write of the region. While it
+    /// lives, an apply looks each of them up.
+    pub fn old_values(&self, region: RegionId, ranges: Vec<KeyRange>) -> OldValuesReader {
+        OldValuesReader::new(&self.shared, region, ranges)
     }
 
     /// Returns whether the log may hold entries of a region, also of one without a replica here.

@@ -110,6 +110,7 @@ impl Store {
             space: SpaceState::new(clock.clone(), reserve, reserve_size),
             lost_values: LostValues::new(replay),
             lost_blocks: LostBlocks::default(),
+            old_values: super::OldValues::default(),
         });
         note_damaged(&shared, &known.damaged)?;
         check_not_older(&shared, &known.checkpoint)?;

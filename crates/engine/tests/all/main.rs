@@ -18,6 +18,7 @@ mod large;
 mod live_bytes;
 mod many_gets;
 mod moves;
+mod old_values;
 mod panics;
 mod read_ahead;
 mod recovering;

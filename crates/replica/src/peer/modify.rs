@@ -169,8 +169,7 @@ impl<E: StorageEngine> Replica<E> {
         }
         let only_deletes = new == Some(NewPair::Delete) && recorded.is_none();
         if only_deletes || self.is_admitted(ctx, id, command.len(), proposing)? {
-            // bug replica.record_apart: let recorded = recorded.and(new.as_ref());
-            // bug replica.record_apart: if let Some(new) = recorded { proposing.push(new.command(&modify.key)?.build().bytes().clone(), None); }
+            // bug replica.record_apart: if let (Some(_), Some(new)) = (recorded, new.as_ref()) { proposing.push(new.command(&modify.key)?.build().bytes().clone(), None); }
             // bug replica.record_apart: let command = match recorded { Some(_) => command_of(&modify, None, &result)?.build().bytes().clone(), None => command };
             proposing.push(command, Some(Purpose::Modify(id, result)));
         }

@@ -34,7 +34,7 @@ const SERVICES: [(&str, CallClass); 6] = [
 const CONTROL: &str = "/stele.control.v1.Control/";
 
 /// Calls of [`CONTROL`], each with its class: a new one has none until it stands here.
-const CONTROL_CALLS: [(&str, CallClass); 31] = [
+const CONTROL_CALLS: [(&str, CallClass); 32] = [
     ("Join", CallClass::Peer),
     ("Heartbeat", CallClass::Peer),
     ("AllocIds", CallClass::Peer),
@@ -64,12 +64,13 @@ const CONTROL_CALLS: [(&str, CallClass); 31] = [
     ("DescribeRun", CallClass::Peer),
     ("Admit", CallClass::Admin),
     ("TakeMoment", CallClass::Admin),
+    ("ListEvents", CallClass::Admin),
     ("Pause", CallClass::Peer),
     ("Seal", CallClass::Peer),
 ];
 
 /// Calls of administrators that only read. Nodes make them for their clients.
-const READS: [&str; 12] = [
+const READS: [&str; 13] = [
     "Members",
     "ListStores",
     "ListRegions",
@@ -82,6 +83,7 @@ const READS: [&str; 12] = [
     "GetConfig",
     "AccessList",
     "TakeMoment",
+    "ListEvents",
 ];
 
 /// Calls that concern the node that is called: no node forwards them.

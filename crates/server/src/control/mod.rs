@@ -263,6 +263,7 @@ control! {
         placement(PlacementRequest) -> PlacementResponse = placement;
         access_list(AccessListRequest) -> AccessListResponse = access_list;
         take_moment(TakeMomentRequest) -> TakeMomentResponse = take_moment;
+        list_events(ListEventsRequest) -> ListEventsResponse = list_events;
     }
     changes {
         cancel_operator(CancelOperatorRequest) -> CancelOperatorResponse = cancel_operator;

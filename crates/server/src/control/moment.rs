@@ -4,8 +4,10 @@ use crate::store::{Caller, StoreHandle};
 use crate::stores::Stores;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
-use stele_proto::stele::control::v1::{MomentPart, PauseResponse, RegionTerm, SealResponse};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use stele_proto::stele::control::v1::{
+    MomentPart, NodeClock, PauseResponse, RegionTerm, SealResponse,
+};
 use stele_replica::{
     Busy, Done, Header, MomentCall, MomentStep, PAUSE_NANOS, Refusal, Reply, Submission,
 };
@@ -56,7 +58,14 @@ pub(super) async fn pause(stores: &Stores, moment: MomentId) -> PauseResponse {
     if let Some(region) = waiting.first() {
         note(*region, "what was proposed is not committed in time".to_owned());
     }
-    PauseResponse { parts, ..response }
+    PauseResponse { parts, clock: clock(stores), ..response }
+}
+
+/// Reads the node's wall clock, after its regions were paused: what they acknowledged before is in the moment.
+fn clock(stores: &Stores) -> Option<NodeClock> {
+    let store_id = stores.all().iter().map(|store| store.id().0).min()?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(NodeClock { store_id, unix_ms: u64::try_from(since.as_millis()).unwrap_or(u64::MAX) })
 }
 
 /// Seals regions that stores of this node lead. Returns those of which a leader is confirmed in time.

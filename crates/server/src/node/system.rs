@@ -3,20 +3,23 @@
 use super::listen::Addresses;
 use crate::access::Access;
 use crate::members::Members;
-use crate::placement::{LostQuorum, System};
-use crate::store::StoreHandle;
+use crate::placement::{LostQuorum, System, SystemLog};
+use crate::store::{Engine, StoreHandle};
 use crate::stores::Stores;
 use crate::tasks::blocking;
 use crate::transport::{BoxFuture, RefusedStore, Transport};
 use bytes::Bytes;
 use std::sync::Arc;
+use stele_engine::History;
 use stele_node::placement;
 use stele_node::succession::{Refusal, Verdict};
 use stele_placement::{PairChange, SYSTEM_REGION};
 use stele_replica::LinearizableRead;
 use stele_replica::{Done, Header, Read, Reply};
 use stele_storage::{EngineView, Pages, StateMachine};
-use stele_types::{Error, Result, StoreId, StoreRun, Term};
+use stele_types::{
+    Command, CommittedEntry, Error, LogIndex, Op, Result, StoreId, StoreRun, Term, keyspace,
+};
 
 /// Time a read may take, in nanoseconds.
 const REQUEST_TIMEOUT_NANOS: u64 = 5_000_000_000;
@@ -113,6 +116,16 @@ impl System for SystemRegion {
         })
     }
 
+    fn read_log(&self, from: Option<LogIndex>) -> BoxFuture<'static, Result<SystemLog>> {
+        let store = self.store();
+        Box::pin(async move {
+            let store = store.ok_or_else(not_here)?;
+            let reader = store.readers().get(SYSTEM_REGION).ok_or_else(not_here)?;
+            let applied = reader.applied();
+            blocking(move || read_log(store.engine(), applied, from)).await
+        })
+    }
+
     fn own_address(&self) -> String {
         self.addresses.nodes.clone()
     }
@@ -195,4 +208,56 @@ fn pairs(view: &impl EngineView) -> Result<Vec<(Bytes, Bytes)>> {
         all.extend(page.into_iter().map(|pair| (pair.key, pair.value)));
     }
     Ok(all)
+}
+
+/// Entries of the log that are shown to a reader without a place in it.
+const LAST_ENTRIES: u64 = 1000;
+/// Bytes of entries that are read at once.
+const LOG_BYTES: usize = 256 << 10;
+
+fn read_log(engine: &Engine, applied: LogIndex, from: Option<LogIndex>) -> Result<SystemLog> {
+    let read = |next| engine.history(SYSTEM_REGION, next).read(applied, LOG_BYTES);
+    // The least index that is there lies in here: from the one after the last applied on, all are.
+    let (mut gone, mut next) = (applied.0.saturating_sub(LAST_ENTRIES), applied.next().0);
+    let has_missed = match from.map(|from| (from, read(from))) {
+        Some((_, Ok(History::TooOld))) => true,
+        Some((from, _)) => {
+            next = from.0;
+            gone = next.saturating_sub(1);
+            false
+        }
+        None => false,
+    };
+    while gone + 1 < next {
+        let middle = gone + (next - gone) / 2;
+        match read(LogIndex(middle))? {
+            History::TooOld => gone = middle,
+            History::Entries(_) | History::UpToDate => next = middle,
+        }
+    }
+    let mut log = SystemLog { next: LogIndex(next), has_missed, ..SystemLog::default() };
+    if let History::Entries(entries) = read(log.next)? {
+        log.next = entries.last().map_or(log.next, |last| last.index.next());
+        log.has_more = log.next <= applied;
+        entries.iter().for_each(|entry| add_changes(entry, &mut log.changes));
+    }
+    Ok(log)
+}
+
+/// Adds the pairs that an entry changes. Ranges of them are deleted only with the region.
+fn add_changes(entry: &CommittedEntry, changes: &mut Vec<(LogIndex, PairChange)>) {
+    if !entry.is_command {
+        return;
+    }
+    Command::each_op_of(&entry.payload, |op| {
+        let (key, value) = match op {
+            Op::Put { key, value, .. } => (key, Some(entry.payload.slice_ref(value))),
+            Op::Delete { key } => (key, None),
+            Op::DeleteRange { .. } => return,
+        };
+        if key.first() == Some(&keyspace::SYSTEM) {
+            let key = entry.payload.slice_ref(key);
+            changes.push((entry.index, PairChange { key, value }));
+        }
+    });
 }

@@ -59,6 +59,8 @@ pub enum Kind {
     Append,
     /// Delete that returns the value.
     GetAndDelete,
+    /// Puts and deletes of many keys.
+    Write,
     /// Read of an index that covers all acknowledged writes of a region.
     ReadIndex,
     /// Checksum of a range.
@@ -89,6 +91,7 @@ impl Kind {
             Self::Increment => "increment",
             Self::Append => "append",
             Self::GetAndDelete => "get_and_delete",
+            Self::Write => "write",
             Self::ReadIndex => "read_index",
             Self::Checksum => "checksum",
         }

@@ -6,6 +6,7 @@
 
 mod access;
 mod answers;
+mod events;
 mod explain;
 mod forward;
 mod levels;
@@ -43,7 +44,8 @@ use stele_placement::{
 use stele_proto::stele::control::v1::{HeartbeatRequest, HeartbeatResponse};
 use stele_replica::LeaseTimes;
 use stele_types::{
-    Clock, ClusterId, Error, Level, Peer, PeerRole, Region, Result, StoreId, StoreRun, Term,
+    Clock, ClusterId, Error, Level, LogIndex, Peer, PeerRole, Region, Result, StoreId, StoreRun,
+    Term,
 };
 use stele_vfs::SystemClock;
 use tokio::sync::oneshot;
@@ -68,6 +70,10 @@ pub trait System: Send + Sync + 'static {
     /// Changes pairs, all or none. Succeeds only if the change was proposed in exactly that term
     /// and is committed. After a failure the change may still be committed.
     fn propose(&self, term: Term, changes: Vec<PairChange>) -> BoxFuture<'static, Result<()>>;
+    /// Reads its log from an entry on; `None`: the last thousand entries, as far as they are there.
+    fn read_log(&self, _from: Option<LogIndex>) -> BoxFuture<'static, Result<SystemLog>> {
+        Box::pin(async { Err(Error::Busy("no log is here".to_owned())) })
+    }
     /// Succeeds if no other node led it in a later term before the call.
     fn confirm(&self, term: Term) -> BoxFuture<'static, Result<()>>;
     /// Returns `host:port` of the node with the leader, as far as known.
@@ -108,6 +114,19 @@ pub trait System: Send + Sync + 'static {
     /// Returns the voters of the placement region if this node reaches too few of them for a leader;
     /// `None` also without a replica on this node.
     fn lost_quorum(&self) -> Option<LostQuorum>;
+}
+
+/// Part of the placement region's log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SystemLog {
+    /// Changed pairs with the index of their entry, in order; `None` deletes.
+    pub changes: Vec<(LogIndex, PairChange)>,
+    /// Index of the next entry.
+    pub next: LogIndex,
+    /// The wanted entry is no longer there: these are the last ones.
+    pub has_missed: bool,
+    /// More entries are applied.
+    pub has_more: bool,
 }
 
 /// Voters of the placement region that are too few for a leader.

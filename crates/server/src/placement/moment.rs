@@ -8,7 +8,7 @@ use std::time::Duration;
 use stele_node::moment::{Abandoned, Coordinator, CutPart, Fault, Moment, Next};
 use stele_placement::StoreState;
 use stele_proto::stele::control::v1::{
-    MomentPart, PauseRequest, PauseResponse, RegionTerm, SealRequest, SealResponse,
+    MomentPart, NodeClock, PauseRequest, PauseResponse, RegionTerm, SealRequest, SealResponse,
     TakeMomentRequest, TakeMomentResponse,
 };
 use stele_replica::PAUSE_NANOS;
@@ -42,6 +42,7 @@ struct Attempt {
     began: Instant,
     paused: Duration,
     longest_pause_nanos: u64,
+    clocks: Vec<NodeClock>,
 }
 
 impl PlacementService {
@@ -63,7 +64,10 @@ impl PlacementService {
         let mut attempts = 1;
         loop {
             let abandoned = match self.attempt().await? {
-                Ok(response) => return Ok(TakeMomentResponse { attempts, ..response }),
+                Ok(response) => {
+                    let level_in_use = in_use.get();
+                    return Ok(TakeMomentResponse { attempts, level_in_use, ..response });
+                }
                 Err(abandoned) => abandoned,
             };
             if attempts == attempts_max || !abandoned.may_pass() {
@@ -96,6 +100,7 @@ impl PlacementService {
             began: Instant::now(),
             paused: Duration::ZERO,
             longest_pause_nanos: 0,
+            clocks: Vec::new(),
         };
         let mut until = attempt.began + PAUSED_WITHIN;
         loop {
@@ -162,6 +167,7 @@ impl Attempt {
                 let parts = answer.parts.into_iter().map(part).collect();
                 let not_paused = (answer.not_paused != 0)
                     .then_some((RegionId(answer.not_paused), answer.reason));
+                self.clocks.extend(answer.clock);
                 self.moment.paused(&node, MomentId(answer.moment), parts, not_paused);
             }
             Answered::Pause(node, Err(status)) => self.moment.failed(&node, fault(&status)),
@@ -184,7 +190,8 @@ impl Attempt {
         }
     }
 
-    fn complete(&self, moment: Moment) -> TakeMomentResponse {
+    fn complete(mut self, moment: Moment) -> TakeMomentResponse {
+        self.clocks.sort_by_key(|clock| clock.store_id);
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let sealed = self.began.elapsed().saturating_sub(self.paused);
         TakeMomentResponse {
@@ -193,7 +200,9 @@ impl Attempt {
             pause_nanos: nanos(self.paused),
             seal_nanos: nanos(sealed),
             longest_pause_nanos: self.longest_pause_nanos,
+            clocks: self.clocks,
             attempts: 0,
+            level_in_use: 0,
         }
     }
 }

@@ -4,20 +4,17 @@
 //! response and its window. While there is nothing to read it compares two indexes every [`POLL`]: writes
 //! wake nothing.
 
+use super::Memory;
 use super::checks::{self, family_name};
 use super::errors::{Failure, not_leader, region_not_found};
-use super::permissions::Permitted;
-use super::{Memory, TikvService, wire};
-use crate::access::Rights;
+use super::streams::{self, CHECK, Stream, StreamCall};
 use crate::followers::Following;
 use crate::memory::{Charging, Exceeded, Held, RequestMemory, pairs_memory};
-use crate::port::MESSAGE_BYTES_MAX;
 use crate::store::{Core, StoreHandle};
-use axum::extract::{Request, State};
-use axum::response::Response;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use stele_engine::{History, HistoryReader};
+use stele_engine::{History, HistoryReader, OldValue, OldValuesReader};
 use stele_node::follow::{
     Followed, FollowedWrite, LogFollower, STEP_BYTES_MAX, Step, WriteKind, first_from_now,
 };
@@ -25,108 +22,54 @@ use stele_proto::kvrpcpb::Context;
 use stele_proto::metapb;
 use stele_proto::stele::kv::v1::{self as wire_v1, FollowRequest, FollowResponse, region_change};
 use stele_replica::{FIRST_OF_CHILD, RegionChange, RegionChangeKind};
-use stele_types::{KeyRange, LogIndex, Region, RegionId};
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
-
-pub(super) const PATH: &str = "/stele.kv.v1.Kv/Follow";
+use stele_types::{ColumnFamily, KeyRange, LogIndex, Region, is_expired};
 
 /// Time between two looks at the applied index while nothing is to be read.
 const POLL: Duration = Duration::from_millis(10);
 /// Time after which a client learns the next index although no entry concerns its keys.
 const PROGRESS: Duration = Duration::from_millis(100);
-/// Time between two checks of a stream of which the client takes nothing.
-const CHECK: Duration = Duration::from_secs(1);
 
-type Message = Result<Held<FollowResponse>, Status>;
+impl StreamCall for FollowRequest {
+    type Answer = FollowResponse;
+    const PATH: &'static str = "/stele.kv.v1.Kv/Follow";
 
-/// Serves the call: the answer ends when the region's log cannot be followed here any longer.
-pub(super) async fn serve(State(service): State<TikvService>, request: Request) -> Response {
-    let rights = match wire::rights(&request) {
-        Ok(rights) => rights,
-        Err(status) => return status.into_http(),
-    };
-    let (request, memory) = match wire::message::<FollowRequest>(request, MESSAGE_BYTES_MAX).await {
-        Ok(read) => read,
-        Err(wire::Unread::Exceeded(exceeded)) => {
-            let message = failed(Failure::exceeded(exceeded, RegionId(0)));
-            return wire::answer(tokio_stream::once(Ok(Held { message, memory: Vec::new() })));
-        }
-        Err(wire::Unread::Status(status)) => return status.into_http(),
-    };
-    if let Err(status) = service.check_cluster(request.context.as_ref()) {
-        return status.into_http();
+    fn context(&self) -> Option<&Context> {
+        self.context.as_ref()
     }
-    if let Err(status) = permitted(&request, &rights) {
-        return status.into_http();
+
+    fn failed(failure: Failure) -> FollowResponse {
+        FollowResponse { region_error: Some(failure.into_error()), ..FollowResponse::default() }
     }
-    let (sender, messages) = mpsc::channel(1);
-    tokio::spawn(async move {
-        let stream = Stream { service, rights, request, memory, sender };
-        let last = match stream.follow().await {
-            Ok(()) => return,
-            Err(End::Response(message)) => Ok(Held { message: *message, memory: Vec::new() }),
-            Err(End::Status(status)) => Err(*status),
-        };
-        // The client may be gone.
-        let _ = stream.sender.send(last).await;
-    });
-    wire::answer(ReceiverStream::new(messages))
-}
 
-/// Fails unless the caller may read all keys of the request.
-///
-/// Invariant: a right that is taken back ends the stream before it sends anything more.
-/// Test: `a_right_that_is_taken_back_ends_a_stream`.
-fn permitted(request: &FollowRequest, rights: &Rights) -> Result<(), Box<Status>> {
-    let denied = |text: String| Box::new(Status::permission_denied(text));
-    rights.check(PATH).map_err(|denial| denied(denial.to_string()))?;
-    let Some(standing) = rights.standing() else { return Ok(()) };
-    request.permitted(&standing).map_err(|failure| {
-        rights.note_ungranted();
-        denied(failure.into_error().message)
-    })
-}
-
-/// Reason for which a stream ends.
-enum End {
-    Response(Box<FollowResponse>),
-    Status(Box<Status>),
-}
-
-impl From<Failure> for End {
-    fn from(failure: Failure) -> Self {
-        Self::Response(Box::new(failed(failure)))
+    async fn send(stream: &Stream<Self>) -> Result<(), End> {
+        stream.follow().await
     }
 }
 
-fn failed(failure: Failure) -> FollowResponse {
-    FollowResponse { region_error: Some(failure.into_error()), ..FollowResponse::default() }
-}
-
-struct Stream {
-    service: TikvService,
-    rights: Rights,
-    request: FollowRequest,
-    memory: Memory,
-    sender: mpsc::Sender<Message>,
-}
+type End = streams::End<FollowRequest>;
 
 /// What a stream reads, from a store.
 struct Source {
     store: Arc<StoreHandle>,
     reader: HistoryReader,
     follower: LogFollower,
+    old_values: Option<OldValuesReader>,
 }
+
+/// Bytes of the old values of one response.
+const OLD_BYTES_MAX: usize = 4 << 20;
 
 /// What one step read, with the memory of it.
 struct Taken {
     step: Step,
+    /// What the keys of the puts and deletes had before, in order; empty if it was not asked for.
+    old_values: OldValues,
     memory: Memory,
 }
 
-impl Stream {
+type OldValues = VecDeque<Option<wire_v1::OldValue>>;
+
+impl Stream<FollowRequest> {
     /// Sends what is committed until the client is gone.
     async fn follow(&self) -> Result<(), End> {
         let (mut source, region) = self.source().await?;
@@ -145,7 +88,7 @@ impl Stream {
             let (next_source, taken) = self.step(source).await?;
             source = next_source;
             let next = source.follower.next_index();
-            let Taken { step, memory } = taken;
+            let Taken { step, mut old_values, memory } = taken;
             let (entries, is_idle) = match step {
                 Step::Read(entries) => (entries, false),
                 Step::UpToDate => (Vec::new(), true),
@@ -157,7 +100,7 @@ impl Stream {
                 self.check(&source.store)?;
                 expect_children(&following, source.follower.keys(), &entries);
                 let message = FollowResponse {
-                    entries: entries.into_iter().map(entry_of).collect(),
+                    entries: entries.into_iter().map(|it| entry_of(it, &mut old_values)).collect(),
                     next_index: next.0,
                     region: first.take(),
                     ..FollowResponse::default()
@@ -170,18 +113,6 @@ impl Stream {
                 tokio::time::sleep(POLL).await;
             }
         }
-    }
-
-    fn check(&self, store: &StoreHandle) -> Result<(), End> {
-        if !store.is_running() || *self.service.stop.borrow() {
-            return Err(not_leader(self.region(), None).into());
-        }
-        // bug server.follow_after_revocation: return Ok(());
-        permitted(&self.request, &self.rights).map_err(End::Status)
-    }
-
-    fn region(&self) -> RegionId {
-        RegionId(self.request.context.as_ref().map_or(0, |context| context.region_id))
     }
 
     /// Returns what the stream reads. For a stream from now on, also the region as it is there.
@@ -203,8 +134,12 @@ impl Stream {
             next => (LogIndex(next), None),
         };
         let reader = store.engine().history(id, next);
+        let old_values = self.request.old_values.then(|| {
+            let ranges = ColumnFamily::ALL.map(|family| family.engine_range(&keys)).to_vec();
+            store.engine().old_values(id, ranges)
+        });
         let follower = LogFollower::new(id, keys, next);
-        Ok((Source { store, reader, follower }, region))
+        Ok((Source { store, reader, follower, old_values }, region))
     }
 
     fn keys(&self) -> KeyRange {
@@ -241,15 +176,13 @@ impl Stream {
         let applied = reader.map(|reader| reader.applied());
         let memory = RequestMemory::part_of(&self.memory);
         if applied.is_some_and(|applied| applied < source.follower.next_index()) {
-            return Ok((source, Taken { step: Step::UpToDate, memory }));
+            return Ok((source, Taken::nothing(memory)));
         }
         let mut charging = Charging::new(&memory);
         if !charging.admit(pairs_memory(0, STEP_BYTES_MAX as u64)) {
             return match charging.exceeded() {
                 // Other requests use the memory: they end.
-                Exceeded::Shared => {
-                    Ok((source, Taken { step: Step::UpToDate, memory: memory.clone() }))
-                }
+                Exceeded::Shared => Ok((source, Taken::nothing(memory.clone()))),
                 other => Err(Failure::exceeded(other, self.region()).into()),
             };
         }
@@ -260,12 +193,13 @@ impl Stream {
             // The node is stopping.
             false => not_leader(self.region(), None),
         })?;
-        let (step, bytes) = match read.map_err(|error| Failure::engine(&error, store)) {
-            Ok(read) => read,
-            // Another replica has the entry.
-            Err(Failure::Damaged(_)) => return Err(self.too_old(&source)),
-            Err(failure) => return Err(failure.into()),
-        };
+        let Read { step, bytes, old_values } =
+            match read.map_err(|error| Failure::engine(&error, store)) {
+                Ok(read) => read,
+                // Another replica has the entry.
+                Err(Failure::Damaged(_)) => return Err(self.too_old(&source)),
+                Err(failure) => return Err(failure.into()),
+            };
         let writes = match &step {
             Step::Read(entries) => entries.iter().map(|entry| 1 + entry.writes.len()).sum(),
             Step::UpToDate | Step::TooOld => 0,
@@ -273,13 +207,27 @@ impl Stream {
         let bytes = if writes == 0 { 0 } else { bytes };
         let settled = charging.settle(pairs_memory(writes, bytes));
         settled.map_err(|exceeded| Failure::exceeded(exceeded, self.region()))?;
-        Ok((source, Taken { step, memory: memory.clone() }))
+        Ok((source, Taken { step, old_values, memory: memory.clone() }))
     }
 }
 
-/// Reads the next entries; returns also the bytes of their payloads.
-fn read(mut source: Source, applied: LogIndex) -> (Source, stele_types::Result<(Step, u64)>) {
-    let Source { reader, follower, .. } = &mut source;
+impl Taken {
+    fn nothing(memory: Memory) -> Self {
+        Self { step: Step::UpToDate, old_values: VecDeque::new(), memory }
+    }
+}
+
+/// What one read found.
+struct Read {
+    step: Step,
+    /// Bytes of payloads and of old values.
+    bytes: u64,
+    old_values: OldValues,
+}
+
+/// Reads the next entries.
+fn read(mut source: Source, applied: LogIndex) -> (Source, stele_types::Result<Read>) {
+    let Source { store, reader, follower, old_values } = &mut source;
     let mut bytes = 0;
     let step = follower.step(|bytes_max| {
         Ok(match reader.read(applied, bytes_max)? {
@@ -291,7 +239,46 @@ fn read(mut source: Source, applied: LogIndex) -> (Source, stele_types::Result<(
             History::TooOld => None,
         })
     });
-    (source, step.map(|step| (step, bytes)))
+    let read = step.map(|step| {
+        let old_values = match (&step, old_values) {
+            (Step::Read(entries), Some(reader)) => {
+                old_of(entries, reader, store.clock().unix_seconds())
+            }
+            _ => VecDeque::new(),
+        };
+        let of_old = old_values.iter().flatten().filter_map(|old| old.value.as_ref());
+        let bytes = bytes + of_old.map(|value| value.len() as u64).sum::<u64>();
+        Read { step, bytes, old_values }
+    });
+    (source, read)
+}
+
+/// Returns what the keys of puts and deletes had before. Values of more than [`OLD_BYTES_MAX`] in all are
+/// unknown.
+fn old_of(entries: &[Followed], reader: &OldValuesReader, unix_s: u64) -> OldValues {
+    let mut left = OLD_BYTES_MAX;
+    let mut all = VecDeque::new();
+    for entry in entries {
+        let mut found: VecDeque<_> = reader.take(entry.index, left).into();
+        for write in &entry.writes {
+            if matches!(write.kind, WriteKind::DeleteRange(_)) {
+                continue;
+            }
+            let (_, old) = found.pop_front().unzip();
+            let old = match old.unwrap_or(OldValue::Unknown) {
+                OldValue::Unknown => None,
+                OldValue::Present { value, expires_at_s } if !is_expired(expires_at_s, unix_s) => {
+                    left = left.saturating_sub(value.len());
+                    Some(wire_v1::OldValue { value: Some(value) })
+                }
+                OldValue::Absent | OldValue::Present { .. } => {
+                    Some(wire_v1::OldValue { value: None })
+                }
+            };
+            all.push_back(old);
+        }
+    }
+    all
 }
 
 /// Keeps the logs of regions that splits create, until the client follows them.
@@ -306,26 +293,27 @@ fn expect_children(following: &Following, keys: &KeyRange, entries: &[Followed])
     }
 }
 
-fn entry_of(followed: Followed) -> wire_v1::FollowedEntry {
+fn entry_of(followed: Followed, old_values: &mut OldValues) -> wire_v1::FollowedEntry {
     wire_v1::FollowedEntry {
         index: followed.index.0,
         term: followed.term.0,
-        writes: followed.writes.into_iter().map(write_of).collect(),
+        writes: followed.writes.into_iter().map(|it| write_of(it, old_values)).collect(),
         change: followed.change.map(|change| change_of(&change)),
     }
 }
 
-fn write_of(write: FollowedWrite) -> wire_v1::FollowedWrite {
+fn write_of(write: FollowedWrite, old_values: &mut OldValues) -> wire_v1::FollowedWrite {
     use wire_v1::followed_write::Kind;
-    let kind = match write.kind {
+    let (kind, old) = match write.kind {
         WriteKind::Put { value, expires_at_s } => {
-            Kind::Put(wire_v1::FollowedPut { value, expires_at_s })
+            let put = wire_v1::FollowedPut { value, expires_at_s };
+            (Kind::Put(put), old_values.pop_front().flatten())
         }
-        WriteKind::Delete => Kind::Delete(true),
-        WriteKind::DeleteRange(end) => Kind::DeleteRangeTo(end),
+        WriteKind::Delete => (Kind::Delete(true), old_values.pop_front().flatten()),
+        WriteKind::DeleteRange(end) => (Kind::DeleteRangeTo(end), None),
     };
     let cf = family_name(write.family).to_owned();
-    wire_v1::FollowedWrite { cf, key: write.key, kind: Some(kind) }
+    wire_v1::FollowedWrite { cf, key: write.key, kind: Some(kind), old }
 }
 
 fn change_of(change: &RegionChange) -> wire_v1::RegionChange {

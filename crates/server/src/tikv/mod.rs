@@ -2,6 +2,7 @@
 
 mod batch_commands;
 mod checks;
+mod copy;
 mod errors;
 mod follow;
 mod gets;
@@ -11,6 +12,7 @@ mod permissions;
 #[cfg(test)]
 mod permissions_tests;
 mod reads;
+mod streams;
 mod wire;
 mod writes;
 
@@ -34,11 +36,12 @@ use std::time::{Duration, Instant};
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, ModifyInSessionRequest, ModifyRequest, ModifyResponse,
-    ReadIndexRequest, ReadIndexResponse,
+    CopyRequest, ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
+    ModifyResponse, ReadIndexRequest, ReadIndexResponse, WriteRequest, WriteResponse,
 };
 use stele_replica::StageNanos;
 use stele_types::{ClusterId, Level, RegionId};
+use streams::StreamCall;
 use tokio::sync::watch;
 use tonic::Status;
 use wire::Unread;
@@ -71,7 +74,8 @@ impl TikvService {
     pub(crate) fn routes(self) -> Router {
         unary_routes()
             .route("/tikvpb.Tikv/BatchCommands", post(serve_batch_commands))
-            .route(follow::PATH, post(follow::serve))
+            .route(FollowRequest::PATH, post(streams::serve::<FollowRequest>))
+            .route(CopyRequest::PATH, post(streams::serve::<CopyRequest>))
             .with_state(self)
     }
 
@@ -259,6 +263,8 @@ unary! {
     "/stele.kv.v1.Kv/Modify": ModifyRequest -> ModifyResponse = modify();
     "/stele.kv.v1.Kv/ModifyInSession": ModifyInSessionRequest -> ModifyResponse = modify_in_session();
     "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, gets::exist);
+    "/stele.kv.v1.Kv/Write": WriteRequest -> WriteResponse
+        = write(Kind::Write, writes::write);
     "/stele.kv.v1.Kv/ReadIndex": ReadIndexRequest -> ReadIndexResponse
         = read(Kind::ReadIndex, reads::read_index);
 }

@@ -9,8 +9,8 @@ use stele_placement::Permissions;
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, ReadIndexRequest, ReadIndexResponse,
+    CopyRequest, ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
+    ModifyResponse, ReadIndexRequest, ReadIndexResponse, WriteRequest, WriteResponse,
 };
 use stele_types::KeyRange;
 
@@ -49,6 +49,7 @@ of_keys! {
     WRITE RawBatchPutRequest: |it| it.pairs.iter().map(|pair| &pair.key);
     WRITE RawDeleteRequest: |it| std::iter::once(&it.key);
     WRITE RawBatchDeleteRequest: |it| it.keys.iter();
+    WRITE WriteRequest: |it| it.writes.iter().map(|write| &write.key);
     BOTH RawCasRequest: |it| std::iter::once(&it.key);
     BOTH ModifyRequest: |it| std::iter::once(&it.key);
     BOTH ModifyInSessionRequest: |it| it.modification.iter().map(|it| &it.key);
@@ -72,6 +73,7 @@ of_ranges! {
     READ RawScanRequest: |it| [reads::scan_range(it)];
     READ RawBatchScanRequest: |it| reads::ranges(it)?;
     READ RawChecksumRequest: |it| it.ranges.iter().map(reads::range_of);
+    READ CopyRequest: |it| [KeyRange::new(it.start_key.clone(), it.end_key.clone())];
     READ FollowRequest: |it| [KeyRange::new(it.start_key.clone(), it.end_key.clone())];
     WRITE RawDeleteRangeRequest: |it| [KeyRange::new(it.start_key.clone(), it.end_key.clone())];
 }
@@ -116,5 +118,5 @@ macro_rules! denied_by_error {
 
 denied_by_error! {
     RawBatchGetResponse ScanResponse RawDeleteRangeResponse
-    ExistResponse ModifyResponse ReadIndexResponse
+    ExistResponse ModifyResponse ReadIndexResponse WriteResponse
 }

@@ -19,7 +19,10 @@ use std::time::{Duration, Instant};
 use stele_placement::{Grant, GrantLimits, Grants, Permissions};
 use stele_proto::Method;
 use stele_proto::kvrpcpb::*;
-use stele_proto::stele::kv::v1::{ExistRequest, FollowRequest, ModifyRequest, ReadIndexRequest};
+use stele_proto::stele::kv::v1::{
+    CopyRequest, ExistRequest, FollowRequest, KeyWrite, ModifyInSessionRequest, ModifyRequest,
+    ReadIndexRequest, WriteRequest,
+};
 use stele_proto::tikvpb::BatchCommandsRequest;
 use stele_proto::tikvpb::batch_commands_request::Request as Command;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
@@ -32,6 +35,7 @@ const WRITE: Permissions = Permissions::WRITE;
 const BOTH: Permissions = Permissions::READ_WRITE;
 const BATCH: &str = "/tikvpb.Tikv/BatchCommands";
 const READ_INDEX: &str = "/stele.kv.v1.Kv/ReadIndex";
+const MODIFY_IN_SESSION: &str = "/stele.kv.v1.Kv/ModifyInSession";
 
 fn service() -> TikvService {
     let (_, stop) = tokio::sync::watch::channel(false);
@@ -80,8 +84,9 @@ async fn answer(rights: &Rights, path: &str, message: &[u8]) -> String {
 /// Returns whether the call was executed, and not refused.
 async fn is_executed(rights: &Rights, path: &str, message: &[u8]) -> bool {
     let text = answer(rights, path, message).await;
-    // A call that is executed without a context fails after the check.
-    let (executed, refused) = (text.contains("has no context"), text.contains("lacks the right"));
+    // A call that is executed without a context, or below its level, fails after the check.
+    let executed = text.contains("has no context") || text.contains("are of level");
+    let refused = text.contains("lacks the right");
     assert!(executed != refused, "{path}: {text}");
     executed
 }
@@ -93,9 +98,11 @@ fn range(start: &Bytes, end: &Bytes) -> KeyRange {
 /// All calls of a message each, with the rights that they need: of the key, or from it to the other one.
 fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> {
     let key = key.clone();
+    let change = Some(ModifyRequest { key: key.clone(), ..Default::default() });
     let keys = vec![Bytes::from_static(b"a/0"), key.clone()];
     let pair = |key: &Bytes| KvPair { key: key.clone(), ..KvPair::default() };
     let pairs = keys.iter().map(pair).collect();
+    let writes = keys.iter().map(|key| KeyWrite { key: key.clone(), put: None }).collect();
     macro_rules! call {
         ($rights:expr, $name:expr, $request:ident { $($field:ident: $value:expr),* }) => {
             ($name, $request { $($field: $value,)* ..$request::default() }.encode_to_vec(), $rights)
@@ -141,12 +148,19 @@ fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> 
             RawChecksumRequest { ranges: vec![range(&key, end)] }
         ),
         call!(BOTH, "/stele.kv.v1.Kv/Modify", ModifyRequest { key: key.clone() }),
+        call!(BOTH, MODIFY_IN_SESSION, ModifyInSessionRequest { modification: change }),
         call!(READ, "/stele.kv.v1.Kv/Exist", ExistRequest { keys: keys.clone() }),
         call!(
             READ,
             "/stele.kv.v1.Kv/Follow",
             FollowRequest { start_key: key.clone(), end_key: end.clone() }
         ),
+        call!(
+            READ,
+            "/stele.kv.v1.Kv/Copy",
+            CopyRequest { start_key: key.clone(), end_key: end.clone() }
+        ),
+        call!(WRITE, "/stele.kv.v1.Kv/Write", WriteRequest { writes: writes }),
         call!(READ, READ_INDEX, ReadIndexRequest {}),
     ]
 }
@@ -196,7 +210,7 @@ async fn no_call_of_keys_is_executed_for_a_caller_without_the_right() {
         {
             let is_key_within = from.starts_with("a/");
             for (path, message, wanted) in calls(&key(from), &key(to)) {
-                let of_ranges = ["Scan", "Range", "Checksum", "Follow"];
+                let of_ranges = ["Scan", "Range", "Checksum", "Follow", "Copy"];
                 let is_range = of_ranges.iter().any(|it| path.contains(it));
                 let is_within = if is_range { is_within } else { is_key_within };
                 let names_no_key = path == READ_INDEX;

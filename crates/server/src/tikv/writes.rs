@@ -8,6 +8,7 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchDeleteRequest, RawBatchPutRequest, RawDeleteRangeRequest, RawDeleteRequest,
     RawPutRequest,
 };
+use stele_proto::stele::kv::v1::{KeyWrite, WriteRequest};
 use stele_replica::StageNanos;
 use stele_replica::{BatchOp, BatchWrite, OP_OVERHEAD_BYTES};
 use stele_replica::{Busy, Done, Reply, Write};
@@ -164,6 +165,39 @@ pub(super) async fn batch_delete(
     charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), target)?;
     let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
     propose_batch(target, request.keys.iter().map(delete), true, memory).await
+}
+
+/// `Write`: atomic unless larger than an entry may be, or of more operations; then in order, entry by entry.
+pub(super) async fn write(
+    target: &Target,
+    request: &WriteRequest,
+    memory: &Memory,
+) -> Result<StageNanos, Failure> {
+    let family = family(&request.cf)?;
+    for write in &request.writes {
+        target.check_key(&write.key)?;
+        write.put.as_ref().map_or(Ok(()), |put| check_value(&put.value))?;
+    }
+    let value_bytes = |write: &KeyWrite| write.put.as_ref().map_or(0, |put| put.value.len());
+    let bytes = request.writes.iter().map(|write| (write.key.len(), value_bytes(write)));
+    charge_batch(memory, bytes, target)?;
+    let op = |write: &KeyWrite| {
+        let key = family.engine_key(&write.key);
+        match &write.put {
+            None => BatchOp::Delete { key },
+            // Invariant: the instant is kept. A time to live that counts from the arrival would be later by
+            // the way of the message, and by the age of a copy.
+            // Tests: `a_write_keeps_the_instant_at_which_a_pair_expires`.
+            Some(put) => BatchOp::Put {
+                key,
+                value: put.value.clone(),
+                // bug server.write_expires_relative: `put.expires_at_s` is `expiry(target, put.expires_at_s)`
+                expires_at_s: put.expires_at_s,
+            },
+        }
+    };
+    let only_deletes = request.writes.iter().all(|write| write.put.is_none());
+    propose_batch(target, request.writes.iter().map(op), only_deletes, memory).await
 }
 
 /// Charges the operations of a batch, and its largest entry. All of it before the first entry is

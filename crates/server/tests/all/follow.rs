@@ -20,7 +20,8 @@ use stele_proto::stele::kv::v1::followed_write::Kind;
 use stele_proto::stele::kv::v1::kv_client::KvClient;
 use stele_proto::stele::kv::v1::region_change::Kind as Change;
 use stele_proto::stele::kv::v1::{
-    FollowRequest, FollowResponse, FollowedEntry, FollowedPut, ReadIndexRequest,
+    FollowRequest, FollowResponse, FollowedEntry, FollowedPut, KeyWrite, ReadIndexRequest,
+    WriteRequest, WriteResponse,
 };
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::config::Config;
@@ -94,7 +95,7 @@ impl Reader {
     ) -> Self {
         let context = Some(Context { region_id, ..Context::default() });
         let (start_key, end_key) = (start.into(), end.into());
-        let request = FollowRequest { context, next_index, start_key, end_key };
+        let request = FollowRequest { context, next_index, start_key, end_key, old_values: false };
         let stream = KvClient::new(channel.clone()).follow(request).await.unwrap().into_inner();
         Self { stream, next: next_index }
     }
@@ -304,6 +305,27 @@ async fn a_region_is_followed_through_a_split_a_merge_and_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_write_keeps_the_instant_at_which_a_pair_expires() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, channel) = one(&dir).await;
+    let here = context(&channel, "k").await;
+    let mut reader = Reader::of(&channel, here.region_id, 0).await;
+    reader.next = reader.response().await.next_index;
+    let put = |expires_at_s| Some(FollowedPut { value: "1".into(), expires_at_s });
+    let writes = [("a", put(4_000_000_000)), ("b", put(0)), ("c", None)];
+    let writes = writes.map(|(key, put)| KeyWrite { key: key.into(), put });
+    let cf = "write".to_owned();
+    let request = WriteRequest { context: Some(here), cf: cf.clone(), writes: writes.into() };
+    let answer = KvClient::new(channel).write(request).await.unwrap().into_inner();
+    assert_eq!(answer, WriteResponse::default());
+    let written = writes_of(reader.until(|entry| !entry.writes.is_empty()).await);
+    let put = |expires_at_s| Kind::Put(FollowedPut { value: "1".into(), expires_at_s });
+    let expected = [("a", put(4_000_000_000)), ("b", put(0)), ("c", Kind::Delete(true))];
+    assert_eq!(written, expected.map(|(key, kind)| (cf.clone(), Bytes::from(key), kind)));
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_entry_that_is_gone_is_too_old_and_an_unknown_region_is_not_found() {
     let dir = tempfile::tempdir().unwrap();
     let (node, channel) = one(&dir).await;
@@ -448,6 +470,7 @@ async fn a_right_that_is_taken_back_ends_a_stream() {
         next_index: 6,
         start_key: start.into(),
         end_key: end.into(),
+        old_values: false,
     };
     let refused = loop {
         match KvClient::new(channel.clone()).follow(request("a", "l")).await {
@@ -538,5 +561,43 @@ async fn segments_stay_for_a_slow_reader_and_no_longer() {
     until(&address, "/metrics", |_, metrics| is_pinned(metrics)).await;
     read_values(&mut reader, &written).await;
     until(&address, "/metrics", |_, metrics| !is_pinned(metrics)).await;
+    node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_values_come_with_the_writes_that_are_applied_after_the_reader_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, channel) = one(&dir).await;
+    put(&channel, "a").await;
+    let here = context(&channel, "a").await;
+    let request = FollowRequest {
+        context: Some(Context { region_id: here.region_id, ..Context::default() }),
+        old_values: true,
+        ..FollowRequest::default()
+    };
+    let stream = KvClient::new(channel.clone()).follow(request).await.unwrap().into_inner();
+    let mut reader = Reader { stream, next: 0 };
+    reader.next = reader.response().await.next_index;
+    let mut tikv = TikvClient::new(channel.clone());
+    let with_ttl = RawPutRequest {
+        context: Some(here.clone()),
+        key: "a".into(),
+        value: "second".into(),
+        ttl: 1,
+        ..Default::default()
+    };
+    tikv.raw_put(with_ttl).await.unwrap();
+    sleep(Duration::from_millis(2_100)).await;
+    put(&channel, "a").await;
+    let delete = RawDeleteRequest { context: Some(here), key: "a".into(), ..Default::default() };
+    tikv.raw_delete(delete).await.unwrap();
+    put(&channel, "last").await;
+    let is_last = |entry: &FollowedEntry| entry.writes.iter().any(|write| write.key == "last");
+    let entries = reader.until(is_last).await;
+    let old = entries.into_iter().flat_map(|entry| entry.writes).map(|write| write.old);
+    let old: Vec<Option<Bytes>> = old.map(|old| old.expect("it is known").value).collect();
+    let some = |value: &'static str| Some(Bytes::from(value));
+    // The second value had expired when the third was written.
+    assert_eq!(old, [some("a"), None, some("a"), None]);
     node.stop().await;
 }

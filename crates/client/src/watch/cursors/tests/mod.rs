@@ -5,7 +5,7 @@ mod model;
 
 use super::*;
 use crate::watch::mark::MarkPart;
-use model::{Done, KEYS, Model, letters};
+use model::{Done, KEYS, Model, letters, locked};
 use std::panic::catch_unwind;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -27,12 +27,14 @@ struct Counts {
     found: AtomicU64,
     resumed: AtomicU64,
     resolved: AtomicU64,
+    cuts: AtomicU64,
     too_old: AtomicU64,
 }
 
 /// For each watched key, the numbers of its writes that may have been returned.
 type Returned = BTreeMap<u8, BTreeSet<usize>>;
 
+#[derive(Debug)]
 struct Run<'a> {
     model: Model,
     watched: KeyRange,
@@ -40,7 +42,12 @@ struct Run<'a> {
     /// Next index of each open stream, and its number.
     streams: BTreeMap<StreamId, (u64, u64)>,
     returned: Returned,
-    saved: (String, Returned),
+    families: Families,
+    /// A token, what was returned then, and whether that had no entry in part.
+    saved: (String, Returned, bool),
+    /// Number of writes of each key in the cut at which the cursors are held.
+    cut: Option<BTreeMap<u8, usize>>,
+    is_held: bool,
     /// Number of writes of each key that were acknowledged before the mark began.
     marked: Option<BTreeMap<u8, usize>>,
     counts: &'a Counts,
@@ -65,8 +72,16 @@ fn mark(model: &mut Model, watched: &KeyRange, steps: u64) -> Mark {
     }
 }
 
+/// Returns the letters of the histories of a key.
+fn histories(letter: u8, families: Families) -> Vec<u8> {
+    match families {
+        Families::All => vec![letter, locked(letter)],
+        Families::One(_) => vec![letter],
+    }
+}
+
 /// Begins a watch while the cluster changes; in the end it stands still.
-fn begin(model: &mut Model, watched: &KeyRange) -> (Cursors, Returned) {
+fn begin(model: &mut Model, watched: &KeyRange, families: Families) -> (Cursors, Returned) {
     let mut listed = model.regions(watched);
     for steps in [3, 3, 2, 2, 1, 1, 0, 0] {
         let mut firsts = Vec::new();
@@ -74,7 +89,8 @@ fn begin(model: &mut Model, watched: &KeyRange) -> (Cursors, Returned) {
         for id in listed {
             let lag = if steps == 0 { 0 } else { model.rng.below(4) };
             let (region, next_index, time) = model.first(id, lag);
-            for key in letters(&region.range) {
+            let keys = letters(&region.range).into_iter().filter(|it| watched.contains(&[*it]));
+            for key in keys.flat_map(|letter| histories(letter, families)) {
                 let before = model.histories[&key].iter().filter(|(_, at)| *at <= time).count();
                 returned.insert(key, BTreeSet::from([before]));
             }
@@ -82,9 +98,8 @@ fn begin(model: &mut Model, watched: &KeyRange) -> (Cursors, Returned) {
             (0..model.rng.below(steps + 1)).for_each(|_| model.step());
         }
         let confirmed = mark(model, watched, steps);
-        let begun = Cursors::begin(watched, ColumnFamily::Default, firsts, &confirmed);
+        let begun = Cursors::begin(watched, families, firsts, &confirmed);
         if let Some(cursors) = begun {
-            returned.retain(|key, _| watched.contains(&[*key]));
             return (cursors, returned);
         }
         listed = model.regions(watched);
@@ -94,32 +109,66 @@ fn begin(model: &mut Model, watched: &KeyRange) -> (Cursors, Returned) {
 }
 
 impl<'a> Run<'a> {
-    fn new(seed: u64, counts: &'a Counts) -> Self {
+    /// Watches a part of the keys, or everything.
+    fn new(seed: u64, families: Families, counts: &'a Counts) -> Self {
         let mut model = Model::new(seed);
         (0..model.rng.below(60)).for_each(|_| model.step());
         let bounds = ["", "c", "f", "i"];
         let start = model.rng.below(3) as usize;
         let end = start + 1 + model.rng.below(3) as usize;
         let end = bounds.get(end).copied().unwrap_or_default();
-        let watched = KeyRange::new(bounds[start], end);
-        let (cursors, returned) = begin(&mut model, &watched);
-        let saved = (cursors.token(CLUSTER).unwrap().to_string(), returned.clone());
+        let watched = match families {
+            Families::All => KeyRange::all(),
+            Families::One(_) => KeyRange::new(bounds[start], end),
+        };
+        let (cursors, returned) = begin(&mut model, &watched, families);
+        let saved = (cursors.token(CLUSTER).unwrap().to_string(), returned.clone(), false);
         let streams = BTreeMap::new();
-        Self { model, watched, cursors, streams, returned, saved, marked: None, counts }
+        let (marked, cut, is_held) = (None, None, false);
+        Self {
+            model,
+            watched,
+            cursors,
+            streams,
+            returned,
+            families,
+            saved,
+            cut,
+            is_held,
+            marked,
+            counts,
+        }
     }
 
     fn step(&mut self) -> Result<()> {
         match self.model.rng.below(24) {
             0..=9 => self.model.step(),
-            10 => {
-                self.saved = (self.cursors.token(CLUSTER)?.to_string(), self.returned.clone());
-            }
+            10 => self.save()?,
             11 if self.model.rng.below(3) == 0 => self.resume(),
+            12 if self.families == Families::All => self.hold_or_let_go()?,
             12 if self.marked.is_none() => self.set_mark(2),
             _ => {
                 self.read_some(false)?;
                 self.take(self.model.rng.clone().below(6))?;
             }
+        }
+        Ok(())
+    }
+
+    fn save(&mut self) -> Result<()> {
+        let token = self.cursors.token(CLUSTER)?.to_string();
+        self.saved = (token, self.returned.clone(), self.is_held);
+        Ok(())
+    }
+
+    /// Holds the cursors at the present state, or lets them go if they have come to it.
+    fn hold_or_let_go(&mut self) -> Result<()> {
+        if self.is_held {
+            self.cursors.let_go();
+            (self.cut, self.is_held) = (None, false);
+        } else if self.cut.is_none() {
+            self.cut = Some(lengths(&self.model));
+            self.cursors.hold_at(self.model.cut())?;
         }
         Ok(())
     }
@@ -135,14 +184,17 @@ impl<'a> Run<'a> {
         self.cursors = Cursors::resume(&token).unwrap();
         assert_eq!(self.cursors.token(CLUSTER).unwrap(), token);
         self.streams.clear();
-        self.marked = None;
+        (self.marked, self.cut, self.is_held) = (None, None, false);
         self.returned = self.saved.1.clone();
+        self.counts.resumed.fetch_add(1, Relaxed);
+        if self.saved.2 {
+            return;
+        }
         // Writes of one entry may come again.
         for numbers in self.returned.values_mut() {
             let before = |number: &usize| number.saturating_sub(WRITES_OF_ENTRY)..*number;
             *numbers = numbers.iter().flat_map(before).chain(numbers.iter().copied()).collect();
         }
-        self.counts.resumed.fetch_add(1, Relaxed);
     }
 
     /// Opens and closes streams, and feeds a response of one of them. Returns whether there was any.
@@ -226,18 +278,44 @@ impl<'a> Run<'a> {
         for number in 0..most {
             let Some(event) = self.cursors.next_event()? else { return Ok(number > 0) };
             self.counts.events.fetch_add(1, Relaxed);
+            assert!(!self.is_held, "{event:?} is returned although the cut is reached");
             match event {
-                WatchEvent::Put { key, value, .. } => self.returned(key[0], &Done::Put(value)),
-                WatchEvent::Delete { key } => self.returned(key[0], &Done::Delete),
-                WatchEvent::DeletedRange { start, end } => {
-                    for key in letters(&KeyRange { start, end }) {
-                        self.returned(key, &Done::InRange);
-                    }
-                }
-                WatchEvent::Resolved => self.resolved(),
+                LoggedEvent::Write(write) => self.write(&write),
+                LoggedEvent::Resolved if self.cut.is_some() => self.at_cut()?,
+                LoggedEvent::Resolved => self.resolved(),
             }
         }
         Ok(true)
+    }
+
+    fn write(&mut self, write: &LoggedWrite) {
+        let (keys, done) = match &write.event {
+            WatchEvent::Put { key, value, .. } => (vec![key[0]], Done::Put(value.clone())),
+            WatchEvent::Delete { key, .. } => (vec![key[0]], Done::Delete),
+            WatchEvent::DeletedRange { start, end } => {
+                let range = KeyRange { start: start.clone(), end: end.clone() };
+                (letters(&range), Done::InRange)
+            }
+            WatchEvent::Resolved => panic!("{write:?} is not a write"),
+        };
+        for key in keys {
+            assert!(self.model.has_write(write, key), "{write:?} is not in the log");
+            let is_lock = write.family == ColumnFamily::Lock;
+            self.returned(if is_lock { locked(key) } else { key }, &done);
+        }
+    }
+
+    /// Checks that exactly what is in the cut was returned.
+    fn at_cut(&mut self) -> Result<()> {
+        for (key, most) in self.cut.iter().flatten() {
+            let numbers = self.returned.get_mut(key).unwrap();
+            let name = char::from(*key);
+            assert!(numbers.contains(most), "key {name}: {numbers:?} are returned of {most}");
+            *numbers = BTreeSet::from([*most]);
+        }
+        self.is_held = true;
+        self.counts.cuts.fetch_add(1, Relaxed);
+        self.save()
     }
 
     fn returned(&mut self, key: u8, done: &Done) {
@@ -264,6 +342,13 @@ impl<'a> Run<'a> {
 
     /// Reads to the ends of the logs, at which nothing is missing.
     fn finish(&mut self) -> Result<()> {
+        // A cut is still to be reached, unless it is.
+        while self.cut.is_some() && !self.is_held {
+            let goes_on = self.read_some(true)? | self.take(1000)?;
+            assert!(goes_on || self.is_held || !self.cursors.changed.is_empty(), "{self:?}");
+        }
+        self.cursors.let_go();
+        (self.cut, self.is_held) = (None, false);
         self.set_mark(0);
         // The end of a response without events may open streams.
         while self.read_some(true)? | self.take(1000)? || !self.cursors.changed.is_empty() {}
@@ -281,8 +366,8 @@ impl<'a> Run<'a> {
     }
 }
 
-fn run(seed: u64, counts: &Counts) {
-    let mut run = Run::new(seed, counts);
+fn run(seed: u64, families: Families, counts: &Counts) {
+    let mut run = Run::new(seed, families, counts);
     let truncates = run.model.rng.below(4) == 0;
     let steps = 50 + run.model.rng.below(400);
     let ended = (0..steps)
@@ -315,7 +400,8 @@ fn random_histories_lose_and_repeat_nothing() {
         let replay = format!(
             "seed {seed}; replay: {SEED}={seed} cargo test -p stele-client --lib random_histories"
         );
-        catch_unwind(|| run(seed, &counts)).unwrap_or_else(|_| panic!("{replay}"));
+        let families = Families::One(ColumnFamily::Default);
+        catch_unwind(|| run(seed, families, &counts)).unwrap_or_else(|_| panic!("{replay}"));
     }
     println!("seeds {first}..{}: {counts:?}", first + seeds);
     let all = [&counts.events, &counts.moves, &counts.searches, &counts.found, &counts.resumed];
@@ -324,10 +410,49 @@ fn random_histories_lose_and_repeat_nothing() {
 }
 
 #[test]
+fn what_is_returned_at_a_held_cut_is_exactly_what_is_in_it() {
+    let first = number(SEED).unwrap_or(1);
+    let seeds = number(SEEDS).unwrap_or(if number(SEED).is_some() { 1 } else { 1500 });
+    let counts = Counts::default();
+    for seed in first..first + seeds {
+        let replay = format!(
+            "seed {seed}; replay: {SEED}={seed} cargo test -p stele-client --lib what_is_returned"
+        );
+        catch_unwind(|| run(seed, Families::All, &counts)).unwrap_or_else(|_| panic!("{replay}"));
+    }
+    println!("seeds {first}..{}: {counts:?}", first + seeds);
+    let all = [&counts.events, &counts.moves, &counts.resumed, &counts.cuts, &counts.too_old];
+    assert!(seeds < 1000 || all.iter().all(|count| count.load(Relaxed) > 100), "{counts:?}");
+}
+
+#[test]
+fn cursors_are_held_only_at_cuts_of_all_keys() {
+    let part = |start: &'static str, end: &'static str, region| CutPart {
+        range: KeyRange::new(start, end),
+        region: RegionId(region),
+        term: 6,
+        index: 9,
+    };
+    let cut = || Cut::new(vec![part("m", "", 2), part("", "m", 1)]).unwrap();
+    assert_eq!(cut().parts(), [part("", "m", 1), part("m", "", 2)]);
+    for odd in [
+        vec![part("", "m", 1)],
+        vec![part("", "m", 1), part("n", "", 2)],
+        vec![part("", "m", 1), part("m", "", 1)],
+        Vec::new(),
+    ] {
+        assert!(matches!(Cut::new(odd), Err(Error::Refused(_))));
+    }
+    let of =
+        |range: KeyRange| begin(&mut Model::new(1), &range, Families::All).0.hold_at(cut()).is_ok();
+    assert!(of(KeyRange::all()) && !of(KeyRange::new("", "m")));
+}
+
+#[test]
 fn a_response_that_cannot_be_one_of_the_log_ends_the_watch() {
     let mut model = Model::new(1);
     let watched = KeyRange::all();
-    let (mut cursors, _) = begin(&mut model, &watched);
+    let (mut cursors, _) = begin(&mut model, &watched, Families::All);
     let stream = cursors.take_changes().remove(0);
     let number = cursors.wanted(stream).unwrap().generation;
     let entry = |index| FollowedEntry { index, ..FollowedEntry::default() };
@@ -338,8 +463,12 @@ fn a_response_that_cannot_be_one_of_the_log_ends_the_watch() {
     for bad in [response([900, 900], 950), response([901, 900], 950), response([900, 950], 950)] {
         assert!(matches!(cursors.feed(stream, number, bad), Err(Error::Refused(_))));
     }
-    let writes =
-        vec![FollowedWrite { cf: String::new(), key: model::key(*KEYS.start()), kind: None }];
+    let writes = vec![FollowedWrite {
+        cf: String::new(),
+        key: model::key(*KEYS.start()),
+        kind: None,
+        old: None,
+    }];
     let unknown = FollowedEntry { index: 900, writes, ..FollowedEntry::default() };
     let response =
         FollowResponse { entries: vec![unknown], next_index: 901, ..FollowResponse::default() };

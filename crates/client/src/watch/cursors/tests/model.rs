@@ -1,5 +1,6 @@
 //! Model of a cluster: the logs of its regions, and the writes of each key in their order.
 
+use super::super::{Cut, CutPart, LoggedWrite};
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use stele_proto::stele::kv::v1::followed_write::Kind;
@@ -8,7 +9,7 @@ use stele_proto::stele::kv::v1::{
     FollowResponse, FollowedEntry, FollowedPut, FollowedWrite, Merged, PreparedMerge, RegionChange,
     RolledBack, Split,
 };
-use stele_types::{KeyRange, Peer, PeerId, Prng, Region, RegionId, StoreId};
+use stele_types::{ColumnFamily, KeyRange, Peer, PeerId, Prng, Region, RegionId, StoreId};
 
 /// First and last key. Each is one letter.
 pub(super) const KEYS: std::ops::RangeInclusive<u8> = b'a'..=b'l';
@@ -52,7 +53,8 @@ struct Preparation {
 pub(super) struct Model {
     pub rng: Prng,
     logs: BTreeMap<u64, Log>,
-    /// Writes of the default family by key, each with the time of its entry.
+    /// Writes of the default family by key, and those of the lock family by key in capitals, each with the time of
+    /// its entry.
     pub histories: BTreeMap<u8, Vec<(Done, u64)>>,
     time: u64,
     /// Whether the entry that prepares a merge is a new version of its region.
@@ -64,6 +66,11 @@ pub(super) fn key(letter: u8) -> Bytes {
     Bytes::from(vec![letter])
 }
 
+/// Returns the letter under which the history of a key in the lock family is.
+pub(super) fn locked(letter: u8) -> u8 {
+    letter.to_ascii_uppercase()
+}
+
 pub(super) fn letters(range: &KeyRange) -> Vec<u8> {
     KEYS.filter(|letter| range.contains(&[*letter])).collect()
 }
@@ -73,7 +80,7 @@ impl Model {
         let mut model = Self {
             rng: Prng::new(seed),
             logs: BTreeMap::new(),
-            histories: KEYS.map(|letter| (letter, Vec::new())).collect(),
+            histories: KEYS.flat_map(|it| [it, locked(it)]).map(|it| (it, Vec::new())).collect(),
             time: 0,
             is_prepared_a_version: seed.is_multiple_of(2),
             is_truncated: false,
@@ -174,7 +181,10 @@ impl Model {
             self.histories.get_mut(&letter).unwrap().push((done, time));
         };
         let (cf, kind) = match draw {
-            0 => ("lock", Kind::Put(FollowedPut { value, expires_at_s: 0 })),
+            0 => {
+                done(locked(letter), Done::Put(value.clone()));
+                ("lock", Kind::Put(FollowedPut { value, expires_at_s: 0 }))
+            }
             1 => {
                 done(letter, Done::Delete);
                 ("default", Kind::Delete(true))
@@ -189,7 +199,7 @@ impl Model {
                 ("", Kind::Put(FollowedPut { value, expires_at_s: 7 }))
             }
         };
-        FollowedWrite { cf: cf.to_owned(), key: key(letter), kind: Some(kind) }
+        FollowedWrite { cf: cf.to_owned(), key: key(letter), kind: Some(kind), old: None }
     }
 
     fn split(&mut self) {
@@ -273,6 +283,34 @@ impl Model {
     pub(super) fn regions(&self, range: &KeyRange) -> Vec<u64> {
         let live = self.logs.iter().filter(|(_, log)| log.is_live);
         live.filter(|(_, log)| log.region.range.overlaps(range)).map(|(id, _)| *id).collect()
+    }
+
+    /// Returns the present state of all regions.
+    pub(super) fn cut(&self) -> Cut {
+        let live = self.logs.iter().filter(|(_, log)| log.is_live);
+        let part = |(id, log): (&u64, &Log)| CutPart {
+            range: log.region.range.clone(),
+            region: RegionId(*id),
+            term: 6,
+            index: log.last(),
+        };
+        Cut::new(live.map(part).collect()).unwrap()
+    }
+
+    /// Returns whether the entry of a log has a write of a key in a family.
+    pub(super) fn has_write(&self, write: &LoggedWrite, letter: u8) -> bool {
+        let entries = self.logs[&write.region.0].entries.iter().map(|logged| &logged.entry);
+        let mut writes =
+            entries.filter(|entry| entry.index == write.index).flat_map(|entry| &entry.writes);
+        writes.any(|it| {
+            let is_of_key = match &it.kind {
+                Some(Kind::DeleteRangeTo(end)) => {
+                    KeyRange { start: it.key.clone(), end: end.clone() }.contains(&[letter])
+                }
+                _ => it.key == key(letter),
+            };
+            is_of_key && ColumnFamily::from_name(&it.cf) == Some(write.family)
+        })
     }
 
     /// Returns the region that has a key, and the last index of its log.
