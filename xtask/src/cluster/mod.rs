@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Scenarios that a change must pass, with arguments that keep them short. They check what happens, not how
 /// fast: two run at a time.
-const CI_TOGETHER: [(&str, &[&str]); 13] = [
+const CI_TOGETHER: [(&str, &[&str]); 14] = [
     ("history", &["--short"]),
     ("ycsb", &["--short"]),
     ("power-cut", &["--short"]),
@@ -30,6 +30,7 @@ const CI_TOGETHER: [(&str, &[&str]); 13] = [
     ("changed-addresses", &["--rounds", "2"]),
     ("pause", &["--rounds", "2"]),
     ("sessions", &["--short"]),
+    ("backup", &["--short"]),
 ];
 
 /// Scenarios that a change must pass, and that check a time, a rate or a peak of memory: each has the

@@ -246,6 +246,10 @@ impl Repository {
         if (base.run, base.seq) != (run, seq) {
             return Err(Error::invalid("a base has another place than that at which it was begun"));
         }
+        // A log object that was open when the base was begun is one that a restore reads.
+        if base.log_from > base.log_complete {
+            return Err(Error::invalid("the log of a base begins after the base was complete"));
+        }
         if !self.store.has(Name::Making(run, seq)).await? {
             return Err(Error::Refused(
                 "another backup began a base meanwhile; let one backup write at a place".into(),
