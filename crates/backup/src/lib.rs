@@ -1,6 +1,6 @@
-//! Backups of a cluster: the format of their objects ([`format`]), repositories of these objects in a folder or an
-//! object store ([`Repository`]), the process that fills them ([`pull`]), and restores of their moments
-//! ([`restore`]).
+//! Backups of a cluster: the format of their objects ([mod@format]), repositories of these objects in a folder or an
+//! object store ([`Repository`]), the process that fills them ([`pull()`]), and restores of their moments
+//! ([mod@restore]).
 
 pub mod format;
 mod pull;
