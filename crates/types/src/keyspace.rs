@@ -10,7 +10,7 @@ pub const LOCAL: u8 = 0x00;
 /// Space of the placement group's pairs.
 pub const SYSTEM: u8 = 0x04;
 
-/// Space of the records of sessions' requests; see [`RecordKey`](crate::session::RecordKey).
+/// Space of the records of sessions' requests; see [`RecordKey`].
 pub const RECORDS: u8 = 0x05;
 
 /// A column family of user data: a key space of its own.
