@@ -1,4 +1,4 @@
-//! The release binary: stripped, with its symbols in a separate file.
+//! The release binaries: stripped, with their symbols in separate files.
 
 use crate::process::run_shown;
 use crate::tools;
@@ -10,8 +10,10 @@ use std::process::Command;
 
 /// Profile that differs from `release` only by its symbols.
 const PROFILE: &str = "symbols";
-/// Builds `stele` and writes `target/dist/stele`, stripped, and `target/dist/stele.debug`, its
-/// symbols. gdb, perf and addr2line find the symbols by the link and the build id in the binary.
+/// Binaries of a release.
+const BINARIES: [&str; 2] = ["stele", "stele-backup"];
+/// Builds the binaries and writes each to `target/dist/NAME`, stripped, and its symbols to
+/// `target/dist/NAME.debug`. gdb, perf and addr2line find the symbols by the link and the build id in the binary.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::require(tools::FOR_DIST)?;
     let mut build = Command::new(cargo());
@@ -19,11 +21,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     run_shown(build.current_dir(&workspace.root))?;
     let folder = workspace.target.join("dist");
     fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    let (binary, symbols) = (folder.join("stele"), folder.join("stele.debug"));
-    let built = workspace.target.join(PROFILE).join("stele");
-    split(&built, &binary, &symbols)?;
-    for path in [&binary, &symbols] {
-        println!("{} {} bytes", path.display(), fs::metadata(path)?.len());
+    for name in BINARIES {
+        let (binary, symbols) = (folder.join(name), folder.join(format!("{name}.debug")));
+        split(&workspace.target.join(PROFILE).join(name), &binary, &symbols)?;
+        for path in [&binary, &symbols] {
+            println!("{} {} bytes", path.display(), fs::metadata(path)?.len());
+        }
     }
     Ok(())
 }

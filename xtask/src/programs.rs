@@ -53,6 +53,10 @@ pub fn build_with(
 fn command(workspace: &Workspace, program: Program, release: bool, features: &[&str]) -> Command {
     let mut build = Command::new(cargo());
     build.args(["build", "--quiet", "--bin", program.name]).current_dir(&workspace.root);
+    if program.name == STELE.name {
+        // `stele backup` runs it from the same folder.
+        build.args(["--bin", "stele-backup"]);
+    }
     build.args(selection(program, release, features)).args(features);
     build
 }

@@ -10,6 +10,7 @@
 //! | 3 | no such key: `get`, `del --get`, `put --if-present`, and `exist` if any key is missing |
 //! | 4 | unknown outcome: a write may or may not have taken effect |
 
+mod apart;
 mod args;
 mod attributes;
 mod backup;
@@ -78,6 +79,21 @@ fn exit_code(error: &Error) -> u8 {
 
 /// Runs the command given on the command line.
 pub fn main() -> ExitCode {
+    main_with(run)
+}
+
+/// Runs the command given on the command line, if it is one of backups.
+pub fn backup_main() -> ExitCode {
+    main_with(|command| match command {
+        Command::Backup(args) => backup::run(args),
+        Command::Restore(args) => restore::run(args),
+        _ => Err(Error::invalid(
+            "this program backs up and restores: run `stele` for other commands",
+        )),
+    })
+}
+
+fn main_with(run: impl Fn(&Command) -> Result<Outcome>) -> ExitCode {
     // A large store has more files than the usual 1,024 descriptors of a process.
     descriptors::raise();
     match run(&Cli::parse().command) {
@@ -108,8 +124,7 @@ fn run(command: &Command) -> Result<Outcome> {
         Command::Watch(args) => commands::watch(args),
         Command::Import(args) => import::run(args),
         Command::Export(args) => export::run(args),
-        Command::Backup(args) => backup::run(args),
-        Command::Restore(args) => restore::run(args),
+        Command::Backup(_) | Command::Restore(_) => apart::run(),
         Command::Verify(args) => commands::verify(args),
         Command::Inspect(args) => inspect::run(args),
         Command::Compact(args) => commands::compact(args),

@@ -196,7 +196,8 @@ fn a_backup_is_killed_and_continued_and_its_moments_are_restored() {
         for moment in &all {
             let state = state(&repository, moment).await;
             assert_eq!(state.keys().filter(|key| key.starts_with(b"old")).count(), 600);
-            assert_eq!(moment.clocks_unix_ms.len(), 3);
+            // A node that leads no region may answer after the cut is complete.
+            assert!((1..=3).contains(&moment.clocks_unix_ms.len()), "{moment:?}");
             for (writer, history) in histories.iter().enumerate() {
                 let writes = writes_in(&state, writer, history);
                 assert!(writes >= before[writer], "a later moment has less");
