@@ -13,6 +13,9 @@ use stele_engine::GcOptions;
 use stele_replica::PeerMessage;
 use stele_types::{Error, Level, RegionId, Result, StoreId, StoreRun};
 
+/// Stands for the level in use before the first answer to a report.
+const UNKNOWN_LEVEL: u32 = 0;
+
 /// Stores of this node that take messages, in the order they were started.
 #[derive(Clone, Default)]
 pub struct Serving {
@@ -66,7 +69,7 @@ impl Stores {
             failed: RwLock::default(),
             entry_bytes_max,
             undetermined_writes_fail: AtomicBool::new(false),
-            level_in_use: AtomicU32::new(Level::OLDEST.get()),
+            level_in_use: AtomicU32::new(UNKNOWN_LEVEL),
             stopping: AtomicBool::new(false),
             gc_options: RwLock::default(),
             followers: Arc::default(),
@@ -108,7 +111,7 @@ impl Stores {
     /// Returns the level that this node may write and send, as it last received; the oldest before the
     /// first answer to a report.
     pub fn level_in_use(&self) -> Level {
-        Level::new(self.level_in_use.load(Ordering::Acquire))
+        Level::new(self.level_in_use.load(Ordering::Acquire)).max(Level::OLDEST)
     }
 
     /// Invariant: the level in use never falls: an answer of an earlier leader may come late.
@@ -119,9 +122,16 @@ impl Stores {
         self.level_in_use.fetch_max(level.get(), Ordering::AcqRel);
     }
 
-    /// Fails with `Refused` if the cluster does not yet write what is of this level. `what` begins the
-    /// sentence, in the plural. All code that writes or sends something of a later level calls it first.
+    /// Fails with `Refused` if the cluster does not yet write what is of this level, and with `Busy` before
+    /// the first answer to a report, when nothing is known of that. `what` begins the sentence, in the
+    /// plural. All code that writes or sends something of a later level calls it first.
     pub fn may_use(&self, level: Level, what: &str) -> Result<()> {
+        let is_unknown = self.level_in_use.load(Ordering::Acquire) == UNKNOWN_LEVEL;
+        // bug server.unknown_level_refused: let is_unknown = false;
+        if is_unknown && level > Level::OLDEST {
+            let text = format!("{what} wait for the first answer of the placement leader");
+            return Err(Error::Busy(text));
+        }
         level.check(what, self.level_in_use())
     }
 
@@ -334,6 +344,9 @@ mod tests {
     #[test]
     fn a_level_in_use_never_falls_and_what_is_above_it_is_refused() {
         let stores = Stores::new(1);
+        assert!(matches!(stores.may_use(Level::MOMENTS, "moments"), Err(Error::Busy(_))));
+        assert!(stores.may_use(Level::OLDEST, "puts").is_ok());
+        stores.note_level_in_use(Level::OLDEST);
         let refused = stores.may_use(Level::MOMENTS, "moments").unwrap_err().to_string();
         assert!(
             refused.contains("run `stele ctl finalize` once all nodes run version 0.2.0"),

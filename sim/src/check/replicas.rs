@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use stele_storage::{EngineView, Pair, ScanOptions, StateMachine};
 use stele_types::{LogIndex, Region, RegionEpoch, RegionId};
 
+/// Seconds after their expiry, in the cluster's time, before which merges drop no pairs.
+const KEPT_S: u64 = 3_600;
+
 /// Region and applied index.
 type State = (RegionId, LogIndex);
 
@@ -37,13 +40,16 @@ impl World {
         }
     }
 
-    /// Returns all pairs of a region on a store; `None` if it cannot read them.
+    /// Returns the pairs of a region on a store, without those that merges may have dropped; `None` if it
+    /// cannot read them.
     pub(crate) fn pairs_of(&mut self, number: u64, region: &Region) -> Option<Vec<Pair>> {
         let view = self.engine(number)?.view().ok()?;
         let mut pairs = Vec::new();
+        let dropped_s = self.latest_cluster_s.saturating_sub(KEPT_S);
+        let is_kept = |pair: &Pair| pair.expires_at_s == 0 || pair.expires_at_s > dropped_s;
         for range in region.engine_ranges() {
             match view.scan(&ScanOptions::new(range, usize::MAX)) {
-                Ok(found) => pairs.extend(found),
+                Ok(found) => pairs.extend(found.into_iter().filter(is_kept)),
                 Err(error) => {
                     self.check_read_error(number, &error);
                     return None;

@@ -328,6 +328,7 @@ impl World {
     }
 
     fn learn_cluster_time(&mut self, id: u64, unix_s: u64) {
+        self.latest_cluster_s = self.latest_cluster_s.max(unix_s);
         for number in self.slots_of(id) {
             let Some(slot) = self.slots.get_mut(&number) else { continue };
             if let Some(engine) = slot.engine() {

@@ -300,6 +300,8 @@ pub struct World {
     pub(crate) runs: Option<Runs>,
     /// Moments that nodes take.
     pub moments: Moments,
+    /// Latest time of the cluster that a node received, in Unix seconds.
+    pub(crate) latest_cluster_s: u64,
     pub(crate) leaving: BTreeMap<u64, Leaving>,
     /// Snapshot transfers by number.
     pub streams: BTreeMap<u64, Stream>,
@@ -341,6 +343,7 @@ impl World {
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
             follower: None,
+            latest_cluster_s: 0,
             runs: Runs::new(&plan),
             moments: Moments::new(&plan),
             leaving: BTreeMap::new(),

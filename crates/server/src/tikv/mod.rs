@@ -40,7 +40,7 @@ use stele_proto::stele::kv::v1::{
     ModifyResponse, ReadIndexRequest, ReadIndexResponse, WriteRequest, WriteResponse,
 };
 use stele_replica::StageNanos;
-use stele_types::{ClusterId, Level, RegionId};
+use stele_types::{ClusterId, Error, Level, RegionId};
 use streams::StreamCall;
 use tokio::sync::watch;
 use tonic::Status;
@@ -164,7 +164,11 @@ impl TikvService {
         memory: &Memory,
     ) -> ModifyResponse {
         if let Err(error) = self.stores.may_use(Level::SESSIONS, "requests of sessions") {
-            return ModifyInSessionRequest::failed(Failure::Final(error.to_string()));
+            let failure = match error {
+                Error::Busy(reason) => errors::server_is_busy(&reason),
+                refused => Failure::Final(refused.to_string()),
+            };
+            return ModifyInSessionRequest::failed(failure);
         }
         let kind = request.modification.as_ref().map_or(Kind::Cas, modifications::kind_of);
         self.change(request, memory, kind, modifications::modify_in_session).await

@@ -67,9 +67,7 @@ impl Served {
             let sent = KvClient::new(self.channel.clone()).modify_in_session(request.clone()).await;
             let response = sent.unwrap().into_inner();
             let Some(error) = &response.region_error else { return response };
-            let is_new = error.server_is_busy.is_some()
-                || error.message.contains("run `stele ctl finalize`");
-            assert!(is_new && started.elapsed() < LIMIT, "{error:?}");
+            assert!(error.server_is_busy.is_some() && started.elapsed() < LIMIT, "{error:?}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
