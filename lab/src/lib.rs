@@ -1,6 +1,7 @@
 //! Measurements of Stele. No product crate depends on them.
 
 mod args;
+mod backup;
 mod calibrate;
 mod cost;
 pub mod designs;
@@ -44,6 +45,9 @@ const USAGE: &str = "usage: cargo lab <command>
   restore [--mib N] [--value-bytes N] [--nodes N] [--regions N] [--rounds N] [--dev]
                             a backup of random pairs, by default 4 GiB, restored into new clusters: bytes of all
                             replicas a second, beside those that the disk takes
+  backup [--rounds N] [--seconds N] [--clients N] [--records N] [--value-bytes N] [--dev]
+                            YCSB A beside a backup, beside a process that uses as much processor time, and alone;
+                            then what a second backup of unchanged data transfers
   measured [--add FILES] [--bless]
                             check or write docs/measured.md, the recorded results of figures and peers;
                             --add records a figures.jsonl or the output of peers";
@@ -66,6 +70,8 @@ pub fn run(arguments: &[String]) -> Result<()> {
         }
         "cost" => cost::run(&Workspace::load()?, flags),
         "figures" => figures::run(&Workspace::load()?, flags),
+        "backup" => backup::run(&Workspace::load()?, flags),
+        backup::burner::COMMAND => backup::burner::run(rest),
         "restore" => restore::run(&Workspace::load()?, flags),
         "measured" => measured::run(&Workspace::load()?, flags),
         "designs" => designs::measure::run(rest),

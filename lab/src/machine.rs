@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::path::Path;
 use std::time::{Duration, Instant};
-use stele_load::process_io::{ProcessIo, processor_seconds};
+use stele_load::process_io::{ProcessIo, processor_seconds, seconds};
 
 /// Returns the bytes that this process sent to the storage layer. Direct writes count immediately,
 /// others when a page becomes dirty.
@@ -18,9 +18,25 @@ pub(crate) fn resident_bytes() -> Result<(u64, u64)> {
     Ok((field(status, "VmRSS:")? << 10, field(status, "VmHWM:")? << 10))
 }
 
-/// Returns the resident memory of another process in bytes, with the pages of files that it maps.
-pub(crate) fn resident_bytes_of(pid: u32) -> Result<u64> {
-    Ok(field(&format!("/proc/{pid}/status"), "VmRSS:")? << 10)
+/// Returns the resident memory of another process in bytes: with the pages of files that it maps, and without.
+pub(crate) fn resident_bytes_of(pid: u32) -> Result<(u64, u64)> {
+    let status = format!("/proc/{pid}/status");
+    Ok((field(&status, "VmRSS:")? << 10, field(&status, "RssAnon:")? << 10))
+}
+
+/// Returns the processor time that all processes of the machine have used since it started, in seconds.
+pub(crate) fn machine_seconds() -> Result<f64> {
+    let text = fs::read_to_string("/proc/stat").context("reading /proc/stat")?;
+    busy_ticks(&text).map(seconds).context("/proc/stat has an unexpected format")
+}
+
+/// Returns the ticks of the first line without those in which a processor was idle, the fourth and fifth. The
+/// eighth are those of other machines, and later ones are in those before.
+fn busy_ticks(text: &str) -> Option<u64> {
+    let fields = text.lines().next()?.strip_prefix("cpu ")?.split_ascii_whitespace();
+    let ticks: Vec<u64> = fields.map(|it| it.parse().ok()).collect::<Option<_>>()?;
+    let is_busy = |(number, _): &(usize, &u64)| !(3..5).contains(number);
+    Some(ticks.iter().enumerate().take(7).filter(is_busy).map(|(_, ticks)| ticks).sum())
 }
 
 fn field(file: &str, name: &str) -> Result<u64> {
@@ -105,5 +121,13 @@ mod tests {
         let (now, peak) = resident_bytes().unwrap();
         assert!(now > 0 && peak >= now);
         written_bytes().unwrap();
+        assert!(machine_seconds().unwrap() >= 0.03);
+    }
+
+    #[test]
+    fn time_without_work_and_of_other_machines_is_not_that_of_processes() {
+        let text = "cpu  1 2 4 1000 2000 8 16 32 1 2\ncpu0 9 9 9 9 9 9 9 9 9 9\n";
+        assert_eq!(busy_ticks(text), Some(31));
+        assert_eq!((busy_ticks(""), busy_ticks("cpu x")), (None, None));
     }
 }

@@ -1,11 +1,13 @@
 //! The cost of a put: processor time of each replica by stage. Keeps one line for each measurement
 //! and generates a page from all lines.
 
+mod followed;
 mod line;
 mod page;
 
 use crate::peers;
 use anyhow::{Context, Result, bail, ensure};
+use followed::Watch;
 use line::{Configuration, Line, Machine, Size};
 use serde_json::Value;
 use std::fs::{self, File};
@@ -47,19 +49,22 @@ pub(crate) struct Options {
     /// Measures the development build.
     pub is_dev: bool,
     pub seconds: u64,
+    /// Rounds of puts with and without a stream of all writes, instead of the line; 0 for the line.
+    pub followed: u64,
 }
 
 impl Options {
     fn from(mut flags: Flags) -> Result<Self> {
         let (note, bless) = (flags.switch("--note"), flags.switch("--bless"));
         let (is_dev, seconds) = (flags.switch("--dev"), flags.number("--seconds", SECONDS)?);
+        let followed = flags.number("--followed", 0)?;
         flags.end()?;
         ensure!(seconds > 0, "--seconds must be at least 1");
         ensure!(
             !(note && is_dev),
             "the cost of a development build is meaningless: --note needs a release build"
         );
-        Ok(Self { note, bless, is_dev, seconds })
+        Ok(Self { note, bless, is_dev, seconds, followed })
     }
 }
 
@@ -81,6 +86,11 @@ pub(crate) fn run(workspace: &Workspace, flags: Flags) -> Result<()> {
     );
     let build = |program| programs::build(workspace, program, !options.is_dev);
     let (stele, lab) = (build(STELE)?, build(LAB)?);
+    if options.followed > 0 {
+        return VALUE_BYTES
+            .into_iter()
+            .try_for_each(|bytes| followed::run(workspace, (&stele, &lab), options, bytes));
+    }
     let measure = |bytes| measure(workspace, (&stele, &lab), options, bytes);
     let sizes = VALUE_BYTES.map(measure);
     let line = Line {
@@ -124,25 +134,38 @@ fn check_page(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Measures one size on three new nodes, so that no garbage of another size is collected meanwhile.
 fn measure(
     workspace: &Workspace,
-    (stele, lab): (&Path, &Path),
+    programs: (&Path, &Path),
     options: &Options,
     value_bytes: u64,
 ) -> Result<Size> {
     println!("{value_bytes} B: {NODES} nodes, {} s", options.seconds);
+    let round = round(workspace, programs, options, value_bytes, false)?;
+    Size::of(&round, value_bytes, NODES).with_context(|| format!("reading {round}"))
+}
+
+/// Runs the puts of one size on three new nodes, so that no garbage of another size is collected meanwhile.
+fn round(
+    workspace: &Workspace,
+    (stele, lab): (&Path, &Path),
+    options: &Options,
+    value_bytes: u64,
+    is_followed: bool,
+) -> Result<Value> {
     let work = tempfile::tempdir_in(&workspace.target)?;
     let words = load(&configuration(options), value_bytes);
     let servers = servers::Options { nodes: NODES, ..servers::Options::default() };
     let printed = with_servers(stele, work.path(), &servers, |servers| {
+        let watch = is_followed.then(|| Watch::start(stele, servers)).transpose()?;
         let limit = CALL_LIMIT + Duration::from_secs(options.seconds);
-        call(peers::load(lab, servers).args(words), limit)
+        let printed = call(peers::load(lab, servers).args(words), limit)?;
+        watch.map_or(Ok(()), Watch::stop)?;
+        Ok(printed)
     })?;
     let object = |line: &str| serde_json::from_str::<Value>(line).ok();
     let round = printed.lines().filter_map(object).find(|line| line["round"] == 1);
-    let round = round.with_context(|| format!("no figures: {}", last_lines(&printed)))?;
-    Size::of(&round, value_bytes, NODES).with_context(|| format!("reading {round}"))
+    round.with_context(|| format!("no figures: {}", last_lines(&printed)))
 }
 
 fn call(command: &mut Command, limit: Duration) -> Result<String> {
@@ -236,7 +259,7 @@ mod tests {
 
     #[test]
     fn records_are_so_many_that_their_values_have_the_bytes() {
-        let options = Options { note: false, bless: false, is_dev: false, seconds: 2 };
+        let options = Options { note: false, bless: false, is_dev: false, seconds: 2, followed: 0 };
         let words = load(&configuration(&options), 16 << 10);
         let after = |name: &str| {
             let at = words.iter().position(|word| word == name).unwrap();

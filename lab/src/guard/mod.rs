@@ -39,6 +39,7 @@ fn open(name: &str) -> Result<Box<dyn Batch>> {
     Ok(match name {
         "core-64" => Box::new(replicas::ReplicatedPuts::new(1, 64)?),
         "core-64-dearer" => Box::new(replicas::ReplicatedPuts::dearer()?),
+        "core-64-followed" => Box::new(replicas::ReplicatedPuts::followed()?),
         "core-1" => Box::new(replicas::ReplicatedPuts::new(1, 1)?),
         "core-regions" => Box::new(replicas::ReplicatedPuts::new(100, 1)?),
         "engine-put" => Box::new(engine::EnginePuts::new()?),
@@ -140,6 +141,7 @@ mod tests {
         let operations = [
             ("core-64", 64),
             ("core-64-dearer", 64),
+            ("core-64-followed", 64),
             ("core-1", 1),
             ("core-regions", 100),
             ("engine-put", 64),

@@ -2,10 +2,10 @@
 //! Messages are encoded and decoded as between nodes, and an append ends before its store's next turn.
 
 use super::{Batch, Source, open_store, user_key};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use std::sync::Arc;
-use stele_engine::Store;
+use stele_engine::{HistoryReader, Store};
 use stele_replica::{
     Admin, AdminCall, Append, CarryOut, Done, Event, Header, Input, Item, Lookup, Now, Options,
     PeerMessage, Queue, RaftStore, Reply, Request, SendSnapshot, StoreLoop, Write, wire,
@@ -49,6 +49,13 @@ impl ReplicatedPuts {
         group.elect(&(0..regions).map(id_of).collect::<Vec<_>>())?;
         let (source, waiting) = (Source::new(), Vec::new());
         Ok(Self { group, source, regions, per_region, uncounted: 0, waiting, submitted: 0 })
+    }
+
+    /// Returns rounds of 64 puts while each store keeps the log of their region for a stream that takes nothing.
+    pub(super) fn followed() -> Result<Self> {
+        let mut puts = Self::new(1, 64)?;
+        puts.group.follow(id_of(0))?;
+        Ok(puts)
     }
 
     /// Returns rounds of 64 puts that do the work of 68.
@@ -122,6 +129,8 @@ struct Member {
     store_loop: StoreLoop<Store, ()>,
     queue: Queue<Store, ()>,
     items: Vec<Item<Store, ()>>,
+    /// Of a stream.
+    _reader: Option<HistoryReader>,
 }
 
 struct Group {
@@ -142,7 +151,7 @@ impl Group {
             let options = Options::new(id, CLUSTER, 1, store);
             let core = RaftStore::open(engine.clone(), options, now(now_nanos))?;
             let (store_loop, queue) = (StoreLoop::new(core), Queue::new(QUEUE_BYTES_MAX));
-            Ok(Member { disk, engine, store_loop, queue, items: Vec::new() })
+            Ok(Member { disk, engine, store_loop, queue, items: Vec::new(), _reader: None })
         };
         let members = (1..=STORES).map(open).collect::<Result<Vec<_>>>()?;
         Ok(Self { members, now_nanos, written: 0 })
@@ -162,6 +171,16 @@ impl Group {
             self.ticks(1)?;
         }
         bail!("store 1 does not lead {:?}", self.without_leader(regions))
+    }
+
+    fn follow(&mut self, region: RegionId) -> Result<()> {
+        for member in &mut self.members {
+            let progress = member.engine.progress(region);
+            let above = progress.with_context(|| format!("no log of region {region}"))?.applied;
+            member.engine.pin_history(&[(region, above)].into())?;
+            member._reader = Some(member.engine.history(region, above.next()));
+        }
+        Ok(())
     }
 
     /// Returns the regions that store 1 does not lead.

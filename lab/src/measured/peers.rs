@@ -31,6 +31,9 @@ pub(crate) struct Load {
     /// Connections of the generator to each node.
     #[serde(default = "one")]
     pub connections: u64,
+    /// Records that a load inserts; the other workloads depend less on their number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub records: Option<u64>,
 }
 
 /// Returns the connections of older lines.
@@ -50,6 +53,9 @@ pub(crate) struct System {
     /// Resident memory of the largest node after the last round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resident_mib: Option<f64>,
+    /// That memory without the pages of files that the process maps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmapped_mib: Option<f64>,
     pub ours_to_it: Option<Spread>,
 }
 
@@ -82,6 +88,11 @@ pub(crate) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
         let scheme = url.split("://").next().unwrap_or(url).to_owned();
         let median = |name: &str| summary[name]["median"].as_f64().map(rounded);
         let ours_to_it = spread(&whole["first_to_others"][url]).filter(|_| scheme != OURS);
+        let last = rounds.iter().rev().find(|it| it["target"] == **url);
+        let last_mib = |name: &str| {
+            let bytes = greatest(&last?["servers"][name])?;
+            Some(rounded(bytes / f64::from(1 << 20)))
+        };
         let system = System {
             operations_per_second: spread(&summary["operations_per_second"]).context("speed")?,
             p50_us: median("p50_us").context("p50_us")?,
@@ -90,10 +101,8 @@ pub(crate) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
                 mean(&it["servers"]["device_bytes_per_payload_byte"])
             }),
             servers_us: of(|it| sum(&it["servers"]["processor_us_per_operation"])),
-            resident_mib: (rounds.iter().rev())
-                .find(|it| it["target"] == **url)
-                .and_then(|it| greatest(&it["servers"]["resident_bytes"]))
-                .map(|bytes| rounded(bytes / f64::from(1 << 20))),
+            resident_mib: last_mib("resident_bytes"),
+            unmapped_mib: last_mib("resident_unmapped_bytes"),
             ours_to_it,
         };
         systems.insert(scheme, system);
@@ -111,6 +120,7 @@ pub(crate) fn read(text: &str, commit: &str, date: &str) -> Result<Kept> {
             clients: number("clients")?,
             nodes,
             connections: asked["connections"].as_u64().unwrap_or(one()),
+            records: asked["records"].as_u64().filter(|_| asked["workload"] == "load"),
         },
         rounds: whole["rounds"].as_u64().context("rounds")?,
         systems,
@@ -196,6 +206,7 @@ fn what(load: &Load) -> String {
     let what = match load.workload.as_str() {
         "update" => "puts".to_owned(),
         "c" => "gets".to_owned(),
+        "load" => format!("load of {} records", load.records.unwrap_or_default()),
         other => format!("YCSB {}", other.to_uppercase()),
     };
     let value = match load.value_bytes {
@@ -209,6 +220,16 @@ fn clients(load: &Load) -> String {
     match load.connections {
         1 => format!("{} clients", load.clients),
         many => format!("{} clients, {many} connections to each", load.clients),
+    }
+}
+
+fn resident(system: &System) -> String {
+    match (system.resident_mib, system.unmapped_mib) {
+        (Some(all), Some(own)) if own < all * 0.9 => {
+            format!("{all:.0}, {own:.0} without mapped files")
+        }
+        (Some(all), _) => format!("{all:.0}"),
+        (None, _) => String::new(),
     }
 }
 
@@ -240,7 +261,7 @@ pub(super) fn table(lines: &[Kept]) -> String {
                 system.p99_us / 1e3,
                 plain(written, 3),
                 plain(system.servers_us, 0),
-                plain(system.resident_mib, 0),
+                resident(system),
                 disk.join(", "),
                 line.rounds,
                 line.commit,
@@ -260,7 +281,8 @@ mod tests {
             json!({"target": format!("{scheme}://a,b,c"), "round": 1, "servers": {
                 "device_bytes_per_payload_byte": [written, written, written],
                 "processor_us_per_operation": [10.0, 20.0, 30.0],
-                "resident_bytes": [1 << 20, 9 << 20]}})
+                "resident_bytes": [1 << 20, 9 << 20],
+                "resident_unmapped_bytes": [1 << 20, 2 << 20]}})
         };
         let spread = |it: f64| json!({"min": it / 2.0, "median": it, "max": it * 2.0});
         let summary = |it: f64| json!({"operations_per_second": spread(it), "p50_us": spread(500.0), "p99_us": spread(1e7 / it)});
@@ -289,7 +311,7 @@ mod tests {
         assert_eq!(row.ahead, ["64 clients 4.00×"]);
         assert_eq!(slower_tails(std::slice::from_ref(&kept)), Vec::<String>::new());
         let row = "| puts, 1 KiB, 64 clients, 3 nodes | etcd | 1000 | 4.00× (2.00–8.00) | 0.50 | 10.00 | 3.000 | \
-                   60 | 9 | 1000, 1000 | 5 | abc |\n";
+                   60 | 9, 2 without mapped files | 1000, 1000 | 5 | abc |\n";
         assert!(table(&[kept]).contains(row));
         assert!(read("nothing", "", "").is_err());
     }

@@ -20,7 +20,8 @@ pub(super) struct Servers {
 
 pub(super) struct Used {
     each: Vec<(Sample, ProcessIo, KernelCounts)>,
-    resident_bytes: Vec<u64>,
+    /// Resident memory of each process, with the pages of files that it maps and without.
+    resident_bytes: Vec<(u64, u64)>,
     is_stele: bool,
     /// Bytes written by each node; `None` if one does not report them.
     written: Option<Vec<Causes>>,
@@ -116,7 +117,8 @@ impl Used {
             "kernel_counts_per_operation": counts,
             "regions_led": regions_led,
             "device_bytes_per_payload_byte": device,
-            "resident_bytes": self.resident_bytes,
+            "resident_bytes": self.resident_bytes.iter().map(|(all, _)| *all).collect::<Vec<_>>(),
+            "resident_unmapped_bytes": self.resident_bytes.iter().map(|(_, own)| *own).collect::<Vec<_>>(),
             "written_bytes_per_payload_byte_by_cause":
                 self.written_since(before, run.payload_bytes),
         })

@@ -23,11 +23,17 @@ const PUTS: Batch = batch("core-64", "a put, 64 at a time, three stores", 20);
 /// The same puts with one in sixteen that does not count.
 const DEARER_PUTS: Batch = Batch { name: "core-64-dearer", ..PUTS };
 
+/// The same puts while a stream, which takes nothing, needs the log of their region.
+const FOLLOWED_PUTS: Batch = Batch { name: "core-64-followed", ..PUTS };
+/// Percent by which such a stream may make a put dearer.
+const FOLLOWED_PERCENT_MAX: f64 = 1.0;
+
 /// The longest first.
-const BATCHES: [Batch; 10] = [
+const BATCHES: [Batch; 11] = [
     batch("core-regions", "a put to each of 100 regions, three stores", 20),
     PUTS,
     DEARER_PUTS,
+    FOLLOWED_PUTS,
     batch("core-1", "a put alone, three stores", 200),
     batch("engine-put", "a put, 64 at a time, one engine", 50),
     batch("engine-get", "a get of a value in memory", 20),
@@ -41,18 +47,29 @@ const BATCHES: [Batch; 10] = [
 const COUNTED: &str = "*guard::counted_round*";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Counts every batch. Fails if the dearer puts would pass for the usual ones.
+/// Counts every batch. Fails if the dearer puts would pass for the usual ones, and if an idle stream makes puts
+/// dearer than it may.
 pub(super) fn count(lab: &Path) -> Result<Vec<Count>> {
     let mut counts = in_parallel(BATCHES.iter().enumerate(), |(at, batch)| {
         Ok((at, batch.name, Count { name: batch.row(), count: batch.count(lab)? }))
     })?;
     counts.sort_by_key(|(at, ..)| *at);
-    let dearer = counts.iter().position(|(_, name, _)| *name == DEARER_PUTS.name);
-    let dearer = dearer.map(|at| counts.remove(at).2);
+    let mut take = |name: &str| {
+        let at = counts.iter().position(|(_, of, _)| *of == name);
+        at.map(|at| counts.remove(at).2).with_context(|| format!("no counts of `{name}`"))
+    };
+    let (dearer, followed) = (take(DEARER_PUTS.name)?, take(FOLLOWED_PUTS.name)?);
     let counts: Vec<Count> = counts.into_iter().map(|(.., count)| count).collect();
     ensure!(
-        dearer.is_some_and(|dearer| is_noticed(&counts, dearer)),
+        is_noticed(&counts, dearer),
         "puts with a sixteenth more work are not counted as dearer: the counts mean nothing"
+    );
+    let usual = counts.iter().find(|count| count.name == followed.name).context("no usual puts")?;
+    let percent = (followed.count / usual.count - 1.0) * 100.0;
+    println!("an idle stream: {percent:+.2} % instructions of {}", PUTS.operation);
+    ensure!(
+        percent <= FOLLOWED_PERCENT_MAX,
+        "an idle stream makes a put {percent:.2} % dearer, and may by {FOLLOWED_PERCENT_MAX} %"
     );
     Ok(counts)
 }
@@ -69,7 +86,8 @@ fn is_noticed(usual: &[Count], dearer: Count) -> bool {
 /// Returns the names of all rows.
 #[cfg(test)]
 pub(super) fn rows() -> impl Iterator<Item = String> {
-    BATCHES.iter().filter(|batch| batch.name != DEARER_PUTS.name).map(Batch::row)
+    let has_row = |batch: &&Batch| batch.name == PUTS.name || batch.operation != PUTS.operation;
+    BATCHES.iter().filter(has_row).map(Batch::row)
 }
 
 impl Batch {
