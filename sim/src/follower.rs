@@ -15,7 +15,7 @@ use stele_node::follow::{
 };
 use stele_replica::{FIRST_OF_CHILD, RegionChangeKind, RegionReport};
 use stele_storage::Pair;
-use stele_types::{KeyRange, LogIndex, Prng, RegionId, RegionKind, Term};
+use stele_types::{KeyRange, LogIndex, Prng, Region, RegionId, RegionKind, Term, keyspace};
 
 /// Longest pause between two reads of the follower.
 const PAUSE_MILLIS_MAX: u64 = 300;
@@ -28,14 +28,16 @@ const LOST_NANOS: u64 = 5 * SECOND;
 /// Time after the faults in which the follower must have read everything.
 const END_NANOS: u64 = 60 * SECOND;
 
+/// Value and expiry of pairs, by the engine's key.
+type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
+
 /// Copy of all user data, and where it goes on in each region's log.
 pub(crate) struct Follower {
     prng: Prng,
     cursors: BTreeMap<RegionId, Cursor>,
     /// Regions that were merged away, with the last entry that was read of each.
     merged: BTreeMap<RegionId, LogIndex>,
-    /// Value and expiry by the engine's key.
-    pairs: BTreeMap<Bytes, (Bytes, u64)>,
+    pairs: Pairs,
     /// Term of each entry that was read.
     terms: BTreeMap<(RegionId, LogIndex), Term>,
 }
@@ -76,7 +78,7 @@ impl Follower {
             prng: fork(seed, "follower"),
             cursors: BTreeMap::new(),
             merged: BTreeMap::new(),
-            pairs: BTreeMap::new(),
+            pairs: Pairs::new(),
             terms: BTreeMap::new(),
         }
     }
@@ -169,10 +171,10 @@ impl World {
         if !make_up_all(&ranges) {
             return;
         }
-        let mut pairs = BTreeMap::new();
+        let mut pairs = Pairs::new();
         for (number, report) in &chosen {
-            let Some(found) = self.pairs_of(*number, &report.region) else { return };
-            pairs.extend(found.into_iter().map(|pair| (pair.key, (pair.value, pair.expires_at_s))));
+            let Some(found) = self.user_pairs_of(*number, &report.region) else { return };
+            pairs.extend(found);
         }
         let cursors = chosen.iter().map(|(_, report)| {
             let next = first_from_now(&report.region, report.applied);
@@ -374,6 +376,13 @@ impl World {
         has_all && !follower.cursors.is_empty() && follower.cursors.iter().all(is_read)
     }
 
+    /// Returns the pairs of a region on a store that readers of logs get: all but records of sessions.
+    fn user_pairs_of(&mut self, number: u64, region: &Region) -> Option<Pairs> {
+        let is_of_users = |pair: &Pair| pair.key.first() != Some(&keyspace::RECORDS);
+        let found = self.pairs_of(number, region)?.into_iter().filter(is_of_users);
+        Some(found.map(|pair| (pair.key, (pair.value, pair.expires_at_s))).collect())
+    }
+
     fn check_followed(&mut self, follower: &Follower) {
         for ((region, index), term) in &follower.terms {
             if let Some(committed) = self.checks.committed_term(*region, *index)
@@ -385,17 +394,15 @@ impl World {
                 ));
             }
         }
-        let mut pairs = BTreeMap::new();
+        let mut pairs = Pairs::new();
         for reports in self.reports_by_region().into_values() {
             let of_data = reports.into_iter();
             let of_data = of_data.filter(|(_, report)| report.region.kind == RegionKind::Data);
             let Some((number, report)) = of_data.max_by_key(|(_, report)| report.applied) else {
                 continue;
             };
-            let Some(found) = self.pairs_of(number, &report.region) else { return };
-            pairs.extend(
-                found.into_iter().map(|pair: Pair| (pair.key, (pair.value, pair.expires_at_s))),
-            );
+            let Some(found) = self.user_pairs_of(number, &report.region) else { return };
+            pairs.extend(found);
         }
         if pairs != follower.pairs {
             let differs = |(key, value): &(&Bytes, &(Bytes, u64))| pairs.get(*key) != Some(*value);

@@ -77,7 +77,8 @@ pub fn plan_of(seed: u64, mode: Mode) -> Plan {
             .with_faults_of_directories()
             .with_slow_maintenance()
             .with_lost_majority()
-            .with_follower(),
+            .with_follower()
+            .with_levels(),
     }
 }
 

@@ -85,24 +85,34 @@ fn numbers(counts: &Counts) -> String {
     let Counts { ops, ambiguous, power_cuts, kills, failures, replaced, .. } = counts;
     let Counts { partitions, corruptions, disk_faults, snapshots, resumed, splits, .. } = counts;
     let Counts { merges, leaders, slices, overspent, entries_recovered, .. } = counts;
-    let Counts { handed_over, lookups, moves, moves_most, nearly_full, cut_searches, .. } = counts;
+    let Counts {
+        handed_over,
+        transfers,
+        lookups,
+        moves,
+        moves_most,
+        nearly_full,
+        cut_searches,
+        ..
+    } = counts;
     let Counts { slowed_writes, slowed_nanos_most, .. } = counts;
     let Counts { lost_majorities, moments_begun, moments, moments_of_deposed, .. } = counts;
     let Counts { entries_followed, copies_followed, in_sessions, repeated, .. } = counts;
+    let Counts { levels_raised, above_level, .. } = counts;
     let slowed_ms_most = slowed_nanos_most / MS;
     let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
         "{ops} ops ({ambiguous} ambiguous), {power_cuts} power cuts, {kills} kills, {failures} \
          failures, {replaced} disks replaced, {partitions} partitions, {corruptions} corruptions, \
          {disk_faults} disk faults, {snapshots} snapshots ({resumed} resumed), {splits} splits, \
-         {merges} merges, {leaders} leaders, {slices} slices, {overspent} disks over budget, \
+         {merges} merges, {leaders} leaders ({transfers} by transfers), {slices} slices, {overspent} disks over budget, \
          {entries_recovered} entries recovered, {handed_over} leaders handed over, {lookups} lookups, \
          {moves} moves, {moves_most} of one region in a minute, {nearly_full} reports of nearly full \
          stores, {slowed_writes} writes waited ({slowed_ms_most} ms the longest), {lost_majorities} majorities lost, {cut_searches} searches for an order cut, {copied_directories} copied, {moved_directories} moved \
          and {restored_directories} restored directories, {moments} of {moments_begun} moments, \
          {moments_of_deposed} answers of deposed leaders, \
          {entries_followed} entries followed from {copies_followed} copies, {in_sessions} requests of sessions \
-         ({repeated} repetitions)"
+         ({repeated} repetitions), {levels_raised} nodes with a raised level, {above_level} refusals before"
     )
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stele_node::moment::{Coordinator, CutPart, Next};
 use stele_placement::StoreState;
 use stele_replica::{Done, Header, MomentCall, MomentStep, PAUSE_NANOS, Reply};
-use stele_types::{MomentId, Prng, RegionId, RegionKind, Term};
+use stele_types::{Level, MomentId, Prng, RegionId, RegionKind, Term};
 
 /// Time in which the regions of a node answer; it answers with what it has.
 const NODE_NANOS: u64 = PAUSE_NANOS / 4 * 3;
@@ -206,7 +206,12 @@ impl World {
         if self.taking(id).is_some() {
             return;
         }
+        let begins_at_oldest_level = self.plan.begins_at_oldest_level;
         let Some(state) = self.leader_state(id) else { return };
+        if begins_at_oldest_level && state.cluster.levels().in_use < Level::MOMENTS {
+            self.counts.above_level += 1;
+            return;
+        }
         let Some(ids) = state.cluster.take_ids(1) else { return };
         let stores = state.cluster.stores();
         let members = stores.filter(|store| store.state != StoreState::Tombstone);

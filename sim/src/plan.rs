@@ -110,6 +110,8 @@ pub struct Plan {
     pub has_slow_writers: bool,
     /// A reader follows the logs of all regions.
     pub follows: bool,
+    /// The cluster begins with the oldest level, which is raised during the run.
+    pub begins_at_oldest_level: bool,
     /// Every replica is damaged in a different place, and there are no other faults.
     pub is_helix: bool,
     /// With `is_helix`: the damage is in the logs, done while all nodes are down.
@@ -178,6 +180,7 @@ impl Plan {
             pauses_before_lease: fork(seed, "before a lease").below(4) == 0,
             has_slow_writers: WITH_SLOW_WRITERS.contains(&(seed % 20)),
             follows: false,
+            begins_at_oldest_level: false,
             is_helix: false,
             has_damaged_payloads: false,
         }
@@ -248,6 +251,16 @@ impl Plan {
             let window = pick(&mut fork(self.seed, "history"), &[0, 300_000, 64 << 20, 64 << 20]);
             self.engine.history_bytes_max = window;
             self.other_engine.history_bytes_max = window;
+        }
+        self
+    }
+
+    /// Begins with the oldest level in the plans of some seeds, with clients that use what is above it.
+    pub fn with_levels(mut self) -> Self {
+        if WITH_LEVELS.contains(&(self.seed % 40)) {
+            self.begins_at_oldest_level = true;
+            self.takes_moments = true;
+            self.session_permille = SESSION_PERMILLE_OF_LEVELS;
         }
         self
     }
@@ -339,13 +352,18 @@ const WITH_LOST_MAJORITY: [u64; 3] = [3, 13, 18];
 /// them either.
 const WITH_MOMENTS: [u64; 5] = [2, 3, 5, 11, 18];
 
-/// Remainders by 20 of the seeds with requests of sessions. The seeds that once showed a fault have none of
-/// them either, and those with a reader of the logs neither: it gets no records.
-const WITH_SESSIONS: [u64; 4] = [2, 5, 11, 19];
+/// Remainders by 40 of the seeds with requests of sessions. Of those with a reader of the logs, only this one:
+/// the seeds that once showed a fault have none of them either.
+const WITH_SESSIONS: [u64; 9] = [2, 5, 11, 18, 19, 22, 25, 31, 39];
 
 /// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
 /// them either.
 const WITH_FOLLOWER: [u64; 3] = [0, 3, 18];
+
+/// Remainders by 40 of the seeds that begin with the oldest level. The seeds that once showed a fault, or show
+/// a deliberate bug, have none of them.
+const WITH_LEVELS: [u64; 3] = [28, 32, 36];
+const SESSION_PERMILLE_OF_LEVELS: u64 = 300;
 
 /// Duration of a run above which clients spread their operations over it.
 const SPREAD_OVER_NANOS: u64 = 12 * SECOND;
@@ -358,7 +376,7 @@ fn modify_permille(seed: u64) -> u64 {
 }
 
 fn session_permille(seed: u64) -> u64 {
-    match WITH_SESSIONS.contains(&(seed % 20)) {
+    match WITH_SESSIONS.contains(&(seed % 40)) {
         true => pick(&mut fork(seed, "session share"), &[100, 300, 500]),
         false => 0,
     }

@@ -117,6 +117,7 @@ fn play(world: &mut World) {
     world.start_clients(world.plan.ops_max);
     world.start_faults();
     world.begin_moments();
+    world.begin_levels();
     world.run(world.plan.nanos);
     world.end_moments();
     world.heal();

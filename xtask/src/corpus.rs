@@ -13,6 +13,13 @@ use std::time::{Duration, Instant};
 const CORPUS: &str = "crates/cli/tests/stores";
 /// Addresses that no other cluster on a machine has.
 const ADDRESSES: [&str; 2] = ["127.77.0.1:15801", "127.77.0.2:15801"];
+/// Program that writes the stores that no command of the former version makes.
+const FORMER: &str = include_str!("former/corpus.rs");
+const STORES: [&str; 7] =
+    ["embedded", "node-1", "node-2", "sealed", "graves", "shard-0", "shard-1"];
+/// Stores of that program, with an ending of the files for which each is kept.
+const OF_FORMER: [(&str, &str); 4] =
+    [("sealed", "side"), ("graves", "graves"), ("shard-0", "seg"), ("shard-1", "val")];
 const BYTES_MAX: u64 = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(200);
@@ -23,6 +30,7 @@ const TTL_S: &str = "3153600000";
 /// way of the new folder `work`. The stores record its path.
 pub(crate) fn run(workspace: &Workspace, work: &Path) -> Result<()> {
     let former = Former(upgrade::oldest(workspace)?);
+    let states = upgrade::example_of_oldest(workspace, FORMER)?;
     let corpus = workspace.root.join(CORPUS);
     fs::create_dir(work).with_context(|| format!("creating {}", work.display()))?;
     if corpus.exists() {
@@ -31,9 +39,13 @@ pub(crate) fn run(workspace: &Workspace, work: &Path) -> Result<()> {
     fs::create_dir_all(&corpus)?;
     embedded(&former, work, &corpus)?;
     cluster(&former, work, &corpus)?;
+    run_shown(Command::new(states).arg(work))?;
+    of_former(&former, work, &corpus)?;
     let mut bytes = 0;
-    for store in ["embedded", "node-1", "node-2"] {
-        bytes += copy(&work.join(store), &corpus.join(store))?;
+    for store in STORES {
+        let of_store = copy(&work.join(store), &corpus.join(store))?;
+        println!("{of_store} bytes of {store}");
+        bytes += of_store;
     }
     ensure!(bytes <= BYTES_MAX, "the stores have {bytes} bytes; at most {BYTES_MAX} are kept");
     println!("{bytes} bytes in {CORPUS}");
@@ -107,6 +119,21 @@ fn embedded(former: &Former, work: &Path, corpus: &Path) -> Result<()> {
     }
     let pairs = former.run(place, "scan --json")?;
     Ok(fs::write(corpus.join("embedded.jsonl"), pairs)?)
+}
+
+/// Records the pairs of the other program's stores, of which each has the files for which it is kept.
+fn of_former(former: &Former, work: &Path, corpus: &Path) -> Result<()> {
+    for (name, ending) in OF_FORMER {
+        let dir = work.join(name);
+        let found = fs::read_dir(dir.join("log"))?.filter_map(std::result::Result::ok);
+        let has_ending =
+            |entry: &fs::DirEntry| entry.path().extension().is_some_and(|it| it == ending);
+        ensure!(found.filter(has_ending).count() > 0, "{name} has no file that ends in .{ending}");
+        let place = ["--store", dir.to_str().context("a path that is not UTF-8")?];
+        let pairs = former.run(place, "scan --json")?;
+        fs::write(corpus.join(format!("{name}.jsonl")), pairs)?;
+    }
+    Ok(())
 }
 
 /// Two nodes with two regions: the first one with all its entries in the log, the second one with what

@@ -29,6 +29,28 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 /// Builds the program of the oldest supported version below `target/upgrade`, unless it is there; returns its
 /// path.
 pub(crate) fn oldest(workspace: &Workspace) -> Result<PathBuf> {
+    let (source, built) = source_of_oldest(workspace)?;
+    let mut command = Command::new(cargo());
+    command.args(["build", "--quiet", "--locked", "-p", "stele-cli", "--target-dir"]).arg(&built);
+    run_shown(command.current_dir(&source)).context("building the oldest supported version")?;
+    Ok(built.join("debug/stele"))
+}
+
+/// Builds the oldest supported version's engine with an example of this text, and returns the example.
+pub(crate) fn example_of_oldest(workspace: &Workspace, text: &str) -> Result<PathBuf> {
+    let (source, built) = source_of_oldest(workspace)?;
+    let examples = source.join("crates/engine/examples");
+    fs::create_dir_all(&examples)?;
+    fs::write(examples.join("former.rs"), text)?;
+    let mut command = Command::new(cargo());
+    command.args(["build", "--quiet", "--locked", "-p", "stele-engine", "--example", "former"]);
+    command.arg("--target-dir").arg(&built);
+    run_shown(command.current_dir(&source)).context("building an example of its engine")?;
+    Ok(built.join("debug/examples/former"))
+}
+
+/// Returns the folders of the oldest supported version's source and of what is built of it.
+fn source_of_oldest(workspace: &Workspace) -> Result<(PathBuf, PathBuf)> {
     let commit = commit(&fs::read_to_string(workspace.root.join(OLDEST))?)?;
     let place = workspace.target.join("upgrade");
     let (source, built, stamp) = (place.join("source"), place.join("build"), place.join("commit"));
@@ -36,10 +58,7 @@ pub(crate) fn oldest(workspace: &Workspace) -> Result<PathBuf> {
         extract(&workspace.root, &commit, &place, &source)?;
         fs::write(&stamp, &commit)?;
     }
-    let mut command = Command::new(cargo());
-    command.args(["build", "--quiet", "--locked", "-p", "stele-cli", "--target-dir"]).arg(&built);
-    run_shown(command.current_dir(&source)).with_context(|| format!("building {commit}"))?;
-    Ok(built.join("debug/stele"))
+    Ok((source, built))
 }
 
 /// Writes the files of a commit to `source`, in place of those of another one.

@@ -5,9 +5,13 @@ use serde::Deserialize;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Root files that no package of this workspace names: a separate workspace, and a library that a command
-/// compiles alone.
-const APART: [&str; 2] = ["cluster-tests/tikv-rust/src/main.rs", "xtask/src/house/preload.rs"];
+/// Root files that no package of this workspace names: a separate workspace, a library that a command compiles
+/// alone, and a program that it builds with a former version.
+const APART: [&str; 3] = [
+    "cluster-tests/tikv-rust/src/main.rs",
+    "xtask/src/house/preload.rs",
+    "xtask/src/former/corpus.rs",
+];
 
 /// Packages of the workspace and its folders.
 #[derive(Debug, Default, Deserialize)]

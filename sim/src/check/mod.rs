@@ -14,6 +14,7 @@ mod held_views;
 pub mod hidden;
 mod known;
 mod leaders;
+mod levels;
 pub mod linear;
 mod live;
 mod logs;
@@ -135,6 +136,7 @@ impl World {
         self.check_peers();
         self.check_ranges();
         self.record_durable_state();
+        self.check_levels();
         for number in self.serving() {
             self.check_reserve(number);
             self.check_replay(number);
@@ -189,6 +191,7 @@ impl World {
         }
         self.check_owned();
         self.check_labels();
+        self.check_levels();
     }
 
     fn check_histories(&mut self) {

@@ -221,7 +221,7 @@ impl World {
             return self.modify(at, group, key, &target);
         }
         match self.clients.prng.below(20) {
-            0..7 if self.clients.sessions.draws() => {
+            0..7 if self.draws_session(&target) => {
                 self.clients.values += 1;
                 let value = self.clients.values;
                 let expires_at_s = end_of(value);
@@ -234,7 +234,7 @@ impl World {
                 let keys = keys_in(group, &target.region);
                 self.put(at, group, keys, &target);
             }
-            9 if self.clients.sessions.draws() => {
+            9 if self.draws_session(&target) => {
                 self.set_in_session(at, (group, key), &target, (0, NewPair::Delete));
             }
             9 => self.delete(at, group, key, &target),

@@ -88,7 +88,7 @@ impl World {
         let name = ColumnFamily::Default.engine_key(&key_of(group, key));
         let header = target.header;
         let modify = Modify { header, key: name, change, session: None };
-        if self.clients.sessions.draws() {
+        if self.draws_session(target) {
             return self.send_in_session((at, key), target, requester, modify);
         }
         self.request(target.slot, requester, modify);

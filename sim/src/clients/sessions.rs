@@ -6,7 +6,7 @@ use super::{Act, Pending, Target};
 use crate::plan::{MS, Plan, SECOND, fork};
 use crate::world::{EPOCH_S, Requester, World};
 use stele_replica::{Done, Modification, Modify, NewPair, Refusal, Reply};
-use stele_types::{Prng, SessionId, SessionRequest};
+use stele_types::{Level, Prng, SessionId, SessionRequest};
 
 /// Time from the first attempt after which an operation ends without its outcome.
 const GIVE_UP_NANOS: u64 = 8 * SECOND;
@@ -41,8 +41,8 @@ impl Sessions {
         Self { prng, permille, numbers: 0, ahead_s: 0 }
     }
 
-    /// Returns whether the next operation is a request of a session.
-    pub(super) fn draws(&mut self) -> bool {
+    /// Returns whether the next operation is one.
+    fn draws(&mut self) -> bool {
         self.permille > 0 && self.prng.below(1_000) < self.permille
     }
 
@@ -61,6 +61,11 @@ fn unix_s(now: u64) -> u64 {
 }
 
 impl World {
+    /// Returns whether the next operation is a request of a session, which the node of its destination takes.
+    pub(super) fn draws_session(&mut self, target: &Target) -> bool {
+        self.clients.sessions.draws() && self.may_use(target.slot, Level::SESSIONS)
+    }
+
     /// Sends the first attempt of a request.
     pub(super) fn send_in_session(
         &mut self,
@@ -133,7 +138,9 @@ impl World {
             return Some(pending);
         };
         let (mut modify, key) = (attempts.modify.clone(), attempts.key);
-        let Some(target) = self.target(pending.group, key) else {
+        let target = self.target(pending.group, key);
+        let Some(target) = target.filter(|target| self.may_use(target.slot, Level::SESSIONS))
+        else {
             return self.attempt_ended(at, pending, None).map(|(pending, _)| pending);
         };
         attempts.is_paused = false;

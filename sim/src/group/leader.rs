@@ -64,7 +64,11 @@ impl World {
 
     /// Gives the placement leader of a node an input, does the work that follows, and checks what
     /// the leader did.
-    fn lead(&mut self, id: u64, input: impl FnOnce(&mut PlacementLeader<Answered>, Millis)) {
+    pub(super) fn lead(
+        &mut self,
+        id: u64,
+        input: impl FnOnce(&mut PlacementLeader<Answered>, Millis),
+    ) {
         let (leading, now) = (self.leading_slot(id), self.millis(id));
         let first_pairs = self.first_pairs(id);
         let Some(node) = self.nodes.get_mut(&id).filter(|node| node.up) else { return };
@@ -263,6 +267,7 @@ impl World {
                     Ok((ids, state)) => to(PlacementAnswer::Joined {
                         ids: slots.into_iter().zip(ids).collect(),
                         members: list(&state.cluster),
+                        levels: state.cluster.levels(),
                     }),
                     Err(_) => Answered::Nothing,
                 });
@@ -280,8 +285,10 @@ impl World {
                                 steps.find_map(|it| orders::invalid_order(state, it, now));
                             let is_known = state.cluster.members_version() == members_version;
                             let members = (!is_known).then(|| list(&state.cluster));
+                            let levels = state.cluster.levels();
+                            let leader = address;
                             let answer =
-                                PlacementAnswer::Report { leader: address, answer, members };
+                                PlacementAnswer::Report { leader, answer, members, levels };
                             Answered::Report(from, incarnation, Box::new(answer), invalid)
                         }
                         Err(NotDecided::Refused(reason)) => Answered::Refused(reason.to_string()),

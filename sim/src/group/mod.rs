@@ -2,6 +2,7 @@
 //! `stele_node::report`. This module adds the network, the disks and the checks.
 
 mod leader;
+mod levels;
 mod orders;
 mod report;
 
@@ -13,9 +14,9 @@ use stele_node::follow::FollowedRegions;
 use stele_node::placement::PlacementLeader;
 use stele_node::report::split::Splitter;
 use stele_node::report::{Report, ReportAnswer, Reporter, StepKey};
-use stele_placement::{FollowedFrom, LeaderState, NewStore};
+use stele_placement::{FollowedFrom, LeaderState, Levels, NewStore};
 use stele_replica::RegionReport;
-use stele_types::{RegionEpoch, RegionId, StoreId};
+use stele_types::{Level, RegionEpoch, RegionId, StoreId};
 
 /// Leaderless time after which a peer is reported as stale.
 const STALE_AFTER_S: u64 = 3;
@@ -52,6 +53,8 @@ pub enum PlacementAnswer {
         answer: ReportAnswer,
         /// List of members, unless the node has it.
         members: Option<MemberList>,
+        /// Levels of the cluster.
+        levels: Levels,
     },
     /// Refusal of a node that does not lead.
     NotLeader {
@@ -64,6 +67,8 @@ pub enum PlacementAnswer {
         ids: Vec<(u64, StoreId)>,
         /// List of members.
         members: MemberList,
+        /// Levels of the cluster.
+        levels: Levels,
     },
 }
 
@@ -77,6 +82,8 @@ pub struct Member {
     running: BTreeSet<StepKey>,
     splitter: Splitter,
     leader_hint: Option<String>,
+    /// Level that the node may write and send; `None` before the first answer to a report.
+    level_in_use: Option<Level>,
     report_at: u64,
     /// Reports in a row that no node answered.
     unanswered: u64,
@@ -101,6 +108,7 @@ impl Member {
             running: BTreeSet::new(),
             splitter: Splitter::default(),
             leader_hint: None,
+            level_in_use: None,
             report_at: 0,
             unanswered: 0,
             followed: FollowedRegions::default(),

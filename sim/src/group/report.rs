@@ -12,7 +12,7 @@ use stele_node::report::{Obstacle, StalePeer, steps};
 use stele_placement::{FollowedFrom, NewStore, NodeReport, SYSTEM_REGION, StoreReport};
 use stele_replica::{Admin, Header, Input, Read, Reply};
 use stele_storage::{LogStore, StateMachine};
-use stele_types::{DeviceSpeed, Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
+use stele_types::{DeviceSpeed, Level, Lineage, LogIndex, Region, RegionId, StoreId, StoreIdent};
 
 /// Interval of reports if an operator runs, or after a missing answer.
 const SOON_NANOS: u64 = 100 * MS;
@@ -73,7 +73,7 @@ impl World {
     }
 
     /// Schedules a report in `nanos`, unless one comes earlier.
-    fn report_in(&mut self, id: u64, nanos: u64) {
+    pub(super) fn report_in(&mut self, id: u64, nanos: u64) {
         let at = self.now + nanos;
         let Some(node) = self.nodes.get_mut(&id).filter(|it| it.member.report_at > at) else {
             return;
@@ -193,6 +193,7 @@ impl World {
             labels,
             unix_s,
             access_version: Some(0),
+            level: Level::NEWEST,
             followed: node.member.followed.needed(node.local(now)),
             ..NodeReport::default()
         };
@@ -227,6 +228,7 @@ impl World {
             has_failed: slot.failed.is_some(),
             slowdown_nanos_per_kib: slot.running.as_ref().map_or(0, |it| it.writers.own()),
             boot_count: run.boot.count,
+            level: engine.as_ref().map(|engine| engine.level()).unwrap_or_default(),
             ..StoreReport::default()
         };
         if let Some(times) = slot.device.times() {
@@ -258,11 +260,11 @@ impl World {
                 node.member.leader_hint = Some(leader);
                 self.report_in(id, SOON_NANOS * 2);
             }
-            PlacementAnswer::Joined { ids, members } => {
-                ids.into_iter().for_each(|(slot, id)| self.joined(slot, id));
+            PlacementAnswer::Joined { ids, members, levels } => {
+                ids.into_iter().for_each(|(slot, id)| self.joined(slot, id, levels.recorded));
                 self.update_members(id, &members);
             }
-            PlacementAnswer::Report { leader, answer, members } => {
+            PlacementAnswer::Report { leader, answer, members, levels } => {
                 node.member.leader_hint = Some(leader);
                 members.into_iter().for_each(|members| self.update_members(id, &members));
                 let Some(node) = self.nodes.get_mut(&id) else { return };
@@ -271,6 +273,7 @@ impl World {
                 let (measured, slowdowns) = (answer.measured.clone(), answer.slowdowns.clone());
                 let (steps, removed) = node.member.reporter.answered(answer);
                 self.set_leases(id);
+                self.update_level(id, levels);
                 self.learn_slowdowns(id, &slowdowns);
                 followed.into_iter().for_each(|needed| self.keep_for_readers(id, &needed));
                 self.learn_cluster_time(id, unix_s);
@@ -353,12 +356,15 @@ impl World {
         }
     }
 
-    fn joined(&mut self, number: u64, store: StoreId) {
+    fn joined(&mut self, number: u64, store: StoreId, level: Level) {
         let Some(slot) = self.slots.get(&number).filter(|slot| slot.id.is_none()) else { return };
         let Some(engine) = slot.engine().cloned() else { return };
         let tick = self.plan.recorded_tick();
         let ident = StoreIdent { tick, ..StoreIdent::new(crate::plan::CLUSTER, store) };
-        let written = stele_replica::RaftStore::write_ident(&*engine, &ident);
+        // Invariant: a store of the cluster records its level before it has its identity.
+        let recorded = engine.record_level(level);
+        let written =
+            recorded.and_then(|()| stele_replica::RaftStore::write_ident(&*engine, &ident));
         if let Err(error) = written.and_then(|()| self.start_core(number)) {
             let node = self.slots.get(&number).map_or(0, |slot| slot.node);
             self.trace.note(self.now, node, number, || format!("does not join: {error}"));

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stele_engine::Store as Engine;
 use stele_replica::{
-    Admin, AdminCall, Append, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage, Reply,
-    Request, SendSnapshot, Ticket, wire,
+    Admin, AdminCall, Append, Body, ChangeKind, Event, Input, Lookup, PeerChange, PeerMessage,
+    RaftKind, Reply, Request, SendSnapshot, Ticket, wire,
 };
 use stele_replica::{CarryOut, Item, Queue};
 use stele_storage::{LogStore, StateMachine};
@@ -173,6 +173,7 @@ impl World {
     /// Writes a batch beside the loop: it becomes durable before the loop gets the completion.
     fn write(&mut self, number: u64, append: Append) {
         let now = self.now;
+        self.check_level_of(number, &append.batch);
         let device_nanos = self.device_nanos(number, &append.batch);
         let Some(slot) = self.slots.get_mut(&number) else { return };
         let (least, most) = slot.append_nanos;
@@ -333,6 +334,7 @@ impl World {
         let decoded = wire::decode(frame.slice(..body.len()));
         match (is_sound, decoded) {
             (true, Ok(message)) => {
+                self.note_take_over(slot, &message);
                 match self.slots.get(&slot).is_some_and(|it| it.recovery.is_some()) {
                     true => self.receive_recovery_message(slot, message),
                     false => self.push(slot, Input::Message(message)),
@@ -350,7 +352,12 @@ impl World {
     fn handle_event(&mut self, number: u64, event: Event) {
         let node = self.slots.get(&number).map_or(0, |slot| slot.node);
         match &event {
-            Event::BecameLeader { .. } => self.counts.leaders += 1,
+            Event::BecameLeader { region, term } => {
+                self.counts.leaders += 1;
+                let asked = self.take_over.remove(&(number, *region));
+                let is_asked = asked.is_some_and(|asked| Some(asked.0) == term.0.checked_sub(1));
+                self.counts.transfers += u64::from(is_asked);
+            }
             Event::RegionCreated(region) => self.count_split(region),
             Event::RegionChanged(region) => {
                 self.counts.members += 1;
@@ -366,6 +373,15 @@ impl World {
         }
         self.check_event(number, &event);
         self.aim_at(number, &event);
+    }
+
+    /// Notes that the leader of a region asks the store to take it over.
+    fn note_take_over(&mut self, slot: u64, message: &PeerMessage) {
+        if let Body::Raft(raft) = &message.body
+            && raft.kind == RaftKind::TimeoutNow
+        {
+            self.take_over.insert((slot, message.region), raft.term);
+        }
     }
 
     /// Counts a region that was created by a split, once.

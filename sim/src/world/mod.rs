@@ -43,7 +43,7 @@ use stele_engine::Store as Engine;
 use stele_node::report::StepKey;
 use stele_replica::{Lookup, Reply, Request, Ticket};
 use stele_storage::Pair;
-use stele_types::{LogBatch, MomentId, Prng, RegionId, Result, StoreId};
+use stele_types::{LogBatch, MomentId, Prng, RegionId, Result, StoreId, Term};
 
 /// Event, with the store or node on which it happens and its incarnation.
 #[expect(missing_docs, reason = "the fields are the variants' words")]
@@ -99,6 +99,8 @@ pub enum Happening {
     Leave { node: u64, number: u64 },
     /// A moment goes on.
     Moment(MomentEvent),
+    /// The operator raises the level.
+    Finalize,
 }
 
 /// Origin of a request to a store.
@@ -170,6 +172,8 @@ pub struct Counts {
     pub refused: u64,
     /// Leaders that were handed over by nodes that stopped.
     pub handed_over: u64,
+    /// Leaders that their predecessors asked to take over.
+    pub transfers: u64,
     /// Lookups of keys for modifications.
     pub lookups: u64,
     /// Operators admitted that balance data or move leaders.
@@ -206,6 +210,10 @@ pub struct Counts {
     pub in_sessions: u64,
     /// Later attempts of them.
     pub repeated: u64,
+    /// Nodes that learned of a higher level in use than before.
+    pub levels_raised: u64,
+    /// Requests of sessions and moments that were refused because of the level.
+    pub above_level: u64,
     /// Searches of the linearizability check that met a limit: their histories count as linearizable.
     pub cut_searches: u64,
 }
@@ -218,6 +226,9 @@ impl Counts {
         let Self { merges, leaders, members, slices, overspent, entries_recovered, .. } = other;
         self.refused += other.refused;
         self.handed_over += other.handed_over;
+        self.transfers += other.transfers;
+        self.levels_raised += other.levels_raised;
+        self.above_level += other.above_level;
         self.lookups += other.lookups;
         self.moves += other.moves;
         self.moves_most = self.moves_most.max(other.moves_most);
@@ -315,6 +326,8 @@ pub struct World {
     pub(crate) reads_waiting: BTreeMap<(usize, u64), ThreadRead>,
     /// Regions that were ever seen; true if last seen merging.
     regions: BTreeMap<RegionId, bool>,
+    /// Terms of the leaders that asked a store to take a region over.
+    take_over: BTreeMap<(u64, RegionId), Term>,
     /// Time since when a node cannot reach a store.
     disconnected: BTreeMap<(u64, StoreId), u64>,
     event_queue: BTreeMap<(u64, u64), Happening>,
@@ -353,6 +366,7 @@ impl World {
             violation: None,
             reads_waiting: BTreeMap::new(),
             regions: BTreeMap::new(),
+            take_over: BTreeMap::new(),
             disconnected: BTreeMap::new(),
             event_queue: BTreeMap::new(),
             numbers: 0,
@@ -532,7 +546,8 @@ impl World {
             | Happening::Undo(_)
             | Happening::Links
             | Happening::Check
-            | Happening::Follow => None,
+            | Happening::Follow
+            | Happening::Finalize => None,
         }
     }
 
@@ -577,6 +592,7 @@ impl World {
             Happening::Follow => self.follow(),
             Happening::Leave { node, number } => self.left(node, number),
             Happening::Moment(event) => self.moment(event),
+            Happening::Finalize => self.finalize(),
         }
     }
 

@@ -5,6 +5,7 @@ use crate::common::run;
 use crate::node_process::{Node, until};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use stele_engine::{Options, Partition, Shards};
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/stores")
@@ -29,14 +30,76 @@ fn copy(from: &Path, to: &Path) {
 /// Pair that the present program adds, after all others.
 const ADDED: &str = "{\"key\":\"zz\",\"value\":\"new\"}\n";
 
+/// Returns how many files of a store's log have such a name.
+fn log_files(store: &Path, ending: &str) -> usize {
+    let entries = std::fs::read_dir(store.join("log")).unwrap();
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|it| it == ending)).count()
+}
+
 // Catalogue: 65.
 #[test]
 fn an_embedded_store_of_the_oldest_version_opens_is_written_and_opens_again() {
-    let at = tempfile::tempdir().unwrap();
-    let dir = at.path().join("embedded");
-    copy(&corpus().join("embedded"), &dir);
     let expected = pairs_of("embedded.jsonl");
     assert!(expected.lines().count() > 25 && expected.contains("expires_at_s"), "{expected}");
+    open_write_and_open_again("embedded");
+}
+
+// Catalogue: 65.
+#[test]
+fn a_sealed_segment_of_the_oldest_version_is_read() {
+    assert!(log_files(&corpus().join("sealed"), "side") > 0);
+    assert!(log_files(&corpus().join("sealed"), "seg") > 1);
+    open_write_and_open_again("sealed");
+}
+
+// Catalogue: 65.
+#[test]
+fn retained_tombstones_of_the_oldest_version_hide_what_they_delete() {
+    assert!(log_files(&corpus().join("graves"), "graves") > 0);
+    let expected = pairs_of("graves.jsonl");
+    assert!(!expected.contains(r#""gone""#) && expected.contains(r#""gone3""#), "{expected}");
+    open_write_and_open_again("graves");
+}
+
+// Catalogue: 65.
+#[test]
+fn shards_of_the_oldest_version_open_are_written_and_open_again() {
+    let at = tempfile::tempdir().unwrap();
+    let names = ["shard-0", "shard-1"];
+    let dirs = names.map(|name| (at.path().join(name), Options::default()));
+    let dirs = dirs.map(|(dir, options)| (dir, Options { reserved_bytes: 0, ..options }));
+    names.iter().zip(&dirs).for_each(|(name, (dir, _))| copy(&corpus().join(name), dir));
+    let mut expected: Vec<String> = names.map(|name| pairs_of(&format!("{name}.jsonl"))).into();
+    let compare = |expected: &[String]| {
+        for ((dir, _), expected) in dirs.iter().zip(expected) {
+            assert_eq!(run(dir, "verify --store $ --json").ok().json()["ok"], true);
+            assert_eq!(run(dir, "scan --store $ --json").ok().text(), *expected);
+        }
+    };
+    compare(&expected);
+    let open = || Shards::open(&dirs, Partition::Range(vec!["k5".into()])).unwrap();
+    let shards = open();
+    assert_eq!(shards.get(b"k4").unwrap().map(|value| value.len()), Some(160));
+    assert_eq!((shards.get(b"k3").unwrap(), shards.get(b"k7").unwrap()), (None, None));
+    assert_eq!(shards.get(b"k6").unwrap().as_deref(), Some(&b"after"[..]));
+    shards.put(b"zz", b"new").unwrap();
+    shards.close().unwrap();
+    expected[1] += ADDED;
+    compare(&expected);
+    let shards = open();
+    shards.compact().unwrap();
+    shards.close().unwrap();
+    compare(&expected);
+}
+
+/// Opens a copy of a store, compares and verifies it, adds a pair, and compares it again, also after a
+/// compaction.
+fn open_write_and_open_again(name: &str) {
+    let at = tempfile::tempdir().unwrap();
+    let dir = at.path().join(name);
+    copy(&corpus().join(name), &dir);
+    let expected = pairs_of(&format!("{name}.jsonl"));
     assert_eq!(run(&dir, "verify --store $ --json").ok().json()["ok"], true);
     assert_eq!(run(&dir, "scan --store $ --json").ok().text(), expected);
     run(&dir, "put --store $ zz new").ok();
