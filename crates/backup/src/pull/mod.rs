@@ -123,6 +123,9 @@ pub async fn pull(
     let mut begun = pull.last_run().await?;
     loop {
         match pull.run(begun.take()).await {
+            // Invariant: writes that no store has any longer are in no run: another one begins, with a base of its own.
+            // Test: `a_backup_that_was_away_for_too_long_begins_a_new_run_and_both_are_restored`.
+            // bug backup.no_new_run: never
             Err(Error::TooOld(reason)) => {
                 pull.shared.report(&format!("a new run begins, with a new base: {reason}"));
             }

@@ -6,9 +6,12 @@ use crate::format::{Base, Moment};
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::iter::Peekable;
 use std::time::{Duration, Instant};
-use stele_client::{Client, Control, KeyWrite, Options, RegionRow, ScanOptions};
-use stele_types::{ColumnFamily, Error, KeyRange, Result, StoreId};
+use stele_client::{
+    Client, Control, Copied, CopiedPair, KeyWrite, Options, RegionRow, ScanOptions,
+};
+use stele_types::{ColumnFamily, Error, KeyRange, Result, StoreId, key_after};
 
 /// Time limit of one try of a write, at the client and at the nodes.
 const TRY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -42,9 +45,47 @@ impl Target for ClusterTarget {
         repeated(|| client.write(writes.clone())).await
     }
 
+    async fn missing(&self, family: ColumnFamily, writes: Vec<KeyWrite>) -> Vec<KeyWrite> {
+        let (Some(first), Some(last)) = (writes.first(), writes.last()) else { return writes };
+        let range = KeyRange::new(first.key.clone(), key_after(&last.key));
+        let mut copy = self.client.family(family).copy(range);
+        let mut compared = Compared { left: writes.into_iter().peekable(), missing: Vec::new() };
+        // What cannot be read is written.
+        while let Ok(Some(copied)) = copy.next().await {
+            if let Copied::Pairs(pairs) = copied {
+                pairs.into_iter().for_each(|pair| compared.take(pair));
+            }
+        }
+        compared.missing.extend(compared.left);
+        compared.missing
+    }
+
     async fn delete_range(&self, family: ColumnFamily, range: KeyRange) -> Result<()> {
         let client = self.client.family(family);
         repeated(|| client.delete_range(range.clone())).await
+    }
+}
+
+/// Writes, compared with the pairs that a cluster has.
+struct Compared {
+    /// Writes of keys after that of the last pair.
+    left: Peekable<std::vec::IntoIter<KeyWrite>>,
+    /// Writes that the cluster lacks.
+    missing: Vec<KeyWrite>,
+}
+
+impl Compared {
+    /// Takes the next pair of the cluster, in the order of keys.
+    fn take(&mut self, pair: CopiedPair) {
+        let there = KeyWrite { key: pair.key, put: Some((pair.value, pair.expires_at_s)) };
+        while let Some(write) = self.left.next_if(|write| write.key <= there.key) {
+            // Invariant: a write is left out only if the cluster has the same value with the same expiry.
+            // Tests: `a_write_is_left_out_only_if_value_and_expiry_are_there`.
+            // bug backup.continues_by_keys_alone: `write != there` is `write.key != there.key`
+            if write != there {
+                self.missing.push(write);
+            }
+        }
     }
 }
 
@@ -213,6 +254,41 @@ mod tests {
         };
         let vector = vec![cut("m", ""), cut("", "c"), cut("c", "m")];
         assert_eq!(keys_of_moment(&Moment { vector, ..Moment::default() }), ["c", "m"]);
+    }
+
+    #[test]
+    fn a_write_is_left_out_only_if_value_and_expiry_are_there() {
+        let write = |key: &'static str, value: &'static str, expires_at_s| KeyWrite {
+            key: key.into(),
+            put: Some((value.into(), expires_at_s)),
+        };
+        let pair = |key: &'static str, value: &'static str, expires_at_s| CopiedPair {
+            key: key.into(),
+            value: value.into(),
+            expires_at_s,
+        };
+        let writes = vec![
+            write("a", "same", 0),
+            write("b", "absent", 0),
+            write("c", "other value", 0),
+            write("d", "other expiry", 0),
+            write("e", "same", 9),
+            write("f", "no expiry", 9),
+            write("g", "behind all", 0),
+        ];
+        let mut compared = Compared { left: writes.into_iter().peekable(), missing: Vec::new() };
+        let there = [
+            pair("a", "same", 0),
+            pair("aa", "of another", 0),
+            pair("c", "changed", 0),
+            pair("d", "other expiry", 9),
+            pair("e", "same", 9),
+            pair("f", "no expiry", 0),
+        ];
+        there.into_iter().for_each(|pair| compared.take(pair));
+        let keys: Vec<&Bytes> = compared.missing.iter().map(|write| &write.key).collect();
+        assert_eq!(keys, ["b", "c", "d", "f"]);
+        assert_eq!(compared.left.map(|write| write.key).collect::<Vec<_>>(), ["g"]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -34,6 +34,15 @@ pub trait Target: Send + Sync + 'static {
         writes: Vec<KeyWrite>,
     ) -> impl Future<Output = Result<()>> + Send;
 
+    /// Returns which of these writes, with ascending keys, the target may lack: by default all.
+    fn missing(
+        &self,
+        _family: ColumnFamily,
+        writes: Vec<KeyWrite>,
+    ) -> impl Future<Output = Vec<KeyWrite>> + Send {
+        std::future::ready(writes)
+    }
+
     /// Deletes the keys of a range of a family.
     fn delete_range(
         &self,
@@ -51,6 +60,8 @@ pub struct RestoreRules {
     pub now_s: u64,
     /// Seconds that are added to each expiry.
     pub shift_s: u64,
+    /// Whether pairs of the base are compared with those of the target, and only what differs is written.
+    pub compares: bool,
 }
 
 impl RestoreRules {
@@ -59,7 +70,7 @@ impl RestoreRules {
     pub fn new(range: KeyRange, now_s: u64, moment: &Moment, shifts: bool) -> Self {
         let at_ms = moment.clocks_between_unix_ms().map_or(0, |(_, latest)| latest);
         let age_s = || now_s.saturating_sub(at_ms / 1000);
-        Self { range, now_s, shift_s: if shifts { age_s() } else { 0 } }
+        Self { range, now_s, shift_s: if shifts { age_s() } else { 0 }, compares: false }
     }
 
     /// Returns the value and the Unix seconds at which it expires, 0 for never; `None` if it has.
@@ -77,6 +88,8 @@ impl RestoreRules {
 pub struct RestoreCounts {
     /// Pairs of the base that were written.
     pub pairs: AtomicU64,
+    /// Pairs of the base that the target had.
+    pub present: AtomicU64,
     /// Pairs of the base that had expired.
     pub expired: AtomicU64,
     /// Objects of the log that were read.

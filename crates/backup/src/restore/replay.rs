@@ -16,7 +16,9 @@
 //! never on their way at once: a window has one, and windows do not overlap. A delete of a range comes
 //! after all that is before it, and before all that is after it.
 //!
-//! Repetition does no harm: an interrupted restore begins again with the same moment.
+//! Repetition does no harm: an interrupted restore begins again with the same moment. It may compare the base with
+//! what the target has, and write only what differs. The log is written again, so that of a key that both have the log
+//! counts, whatever the interrupted restore has written.
 
 use super::{RestoreCounts, RestoreRules, Target};
 use crate::Repository;
@@ -105,6 +107,11 @@ impl<T: Target> Replay<T> {
                 Some(put) => writes.push(KeyWrite { key: pair.key, put: Some(put) }),
                 None => expired += 1,
             }
+        }
+        if self.rules.compares {
+            let all = writes.len();
+            writes = self.target.missing(of.family, writes).await;
+            self.counts.present.fetch_add((all - writes.len()) as u64, Relaxed);
         }
         self.counts.pairs.fetch_add(writes.len() as u64, Relaxed);
         self.counts.expired.fetch_add(expired, Relaxed);

@@ -37,7 +37,8 @@ pub(crate) struct Restore {
     /// terminal
     #[arg(long)]
     pub yes: bool,
-    /// Go on after an interruption with the same moment: what was written is written again
+    /// Go on after an interruption with the same moment: pairs of the base that a cluster has
+    /// already are not written again
     #[arg(long, requires = "moment")]
     pub r#continue: bool,
     /// Regions to make in the cluster before, with about as many bytes each; by default those of

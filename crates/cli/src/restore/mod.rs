@@ -157,7 +157,10 @@ impl<'a> Restoring<'a> {
 
     async fn write<T: Target>(&self, target: &Arc<T>, range: KeyRange) -> Result<()> {
         let shifts = self.args.shift_expiry;
-        let rules = RestoreRules::new(range, unix_seconds(), &self.moment, shifts);
+        let rules = RestoreRules {
+            compares: self.args.r#continue,
+            ..RestoreRules::new(range, unix_seconds(), &self.moment, shifts)
+        };
         let counts = Arc::new(RestoreCounts::default());
         let started = Instant::now();
         let total = self.chosen.base.bytes + self.chosen.moment.log_bytes;
@@ -253,8 +256,12 @@ fn chosen_text(chosen: &ChosenMoment) -> String {
 
 fn restored_text(counts: &RestoreCounts, elapsed: Duration) -> String {
     let (bytes, seconds) = (counts.bytes.load(Relaxed), elapsed.as_secs_f64());
+    let present = match counts.present.load(Relaxed) {
+        0 => String::new(),
+        present => format!("; the cluster had {}", counted(present, "pair")),
+    };
     format!(
-        "restored {} of the base and {} of the log: {} in {seconds:.1} s, {}/s; {} of the base had expired",
+        "restored {} of the base and {} of the log: {} in {seconds:.1} s, {}/s; {} of the base had expired{present}",
         counted(counts.pairs.load(Relaxed), "pair"),
         counted(counts.records.load(Relaxed), "record"),
         format_bytes(bytes),

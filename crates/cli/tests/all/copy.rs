@@ -9,10 +9,10 @@ use stele_types::{ColumnFamily, KeyRange};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
+pub(crate) type Pairs = BTreeMap<Bytes, (Bytes, u64)>;
 
 /// Copies all pairs of a family, while `between` runs after each response. Returns also the number of parts.
-async fn copied(
+pub(crate) async fn copied(
     client: &Client,
     family: ColumnFamily,
     mut between: impl AsyncFnMut(usize),

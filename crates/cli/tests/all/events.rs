@@ -92,7 +92,8 @@ fn events_are_followed_through_a_split_a_transfer_of_the_leader_and_a_restart() 
     for (dir, address) in dirs.iter().zip(&addresses).skip(1) {
         others.push(Node::start(dir, address, &["--tick-ms", "20"]));
     }
-    run(Path::new(""), &ctl("config down_after_seconds 1600")).ok();
+    // The nodes that have just started may have no leader yet.
+    until(root.path(), &ctl("config down_after_seconds 1600"), |_| true);
     following.event("setting", "1600");
 
     // Without `--follow`: the last ones, and then the end.

@@ -4,6 +4,8 @@
 
 mod access;
 mod backup;
+mod backup_access;
+mod backup_files;
 mod bench;
 mod cert;
 mod cluster;
@@ -25,3 +27,4 @@ mod restore;
 mod secrets;
 mod tls;
 mod watch;
+mod watch_access;

@@ -72,7 +72,14 @@ impl Cluster {
         let regions = "ctl --cluster @ regions --json";
         let data = self.until(regions, |rows| !rows.is_empty());
         let id = data.last().unwrap()["region"].as_u64().unwrap();
-        self.run(&format!("ctl --cluster @ split {id} {key}")).ok();
+        // The region may have another operator.
+        let (started, split) = (Instant::now(), format!("ctl --cluster @ split {id} {key}"));
+        let mut ran = self.run(&split);
+        while ran.code != 0 && started.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(100));
+            ran = self.run(&split);
+        }
+        ran.ok();
         let starts_here = |row: &&serde_json::Value| row["start"] == key;
         let rows = self.until(regions, |rows| rows.iter().any(|row| starts_here(&row)));
         let with = |wanted: &dyn Fn(&&serde_json::Value) -> bool| {

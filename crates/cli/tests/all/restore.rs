@@ -152,7 +152,19 @@ fn a_backup_is_restored_into_a_cluster_a_prefix_and_a_store() {
     });
 
     setting.restore(&cluster).fails(1, "the cluster has data");
-    // Over the former moment: as if that restore had been interrupted.
+    // As if that restore had been interrupted before two pairs, and these were written otherwise.
+    setting.runtime.block_on(async {
+        client.delete("c").await.unwrap();
+        client.put("b", "base").await.unwrap();
+    });
+    let again = setting.restore(&format!("{cluster} --moment 1000 --continue")).ok();
+    assert!(again.err.contains("restored 2 pairs of the base"), "{again:?}");
+    assert!(again.err.contains("the cluster had 3 pairs"), "{again:?}");
+    setting.runtime.block_on(async {
+        assert!(matches!(client.ttl("b").await.unwrap(), Some(Ttl::Seconds(_))), "its expiry");
+        assert_eq!(client.get("c").await.unwrap().as_deref(), Some(&b"base"[..]));
+    });
+    // Over the former moment.
     setting.restore(&format!("{cluster} --moment 2000 --continue --shift-expiry")).ok();
     setting.runtime.block_on(async {
         let second = [("a", "third"), ("b", "base"), ("y", "shifted"), ("z", "second")];

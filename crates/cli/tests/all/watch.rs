@@ -16,16 +16,19 @@ use stele_client::{
 };
 use stele_types::{Error, KeyRange};
 
-struct Watching {
+pub(crate) struct Watching {
     child: Child,
     lines: BufReader<ChildStdout>,
 }
 
 impl Watching {
     fn start(fake: &Fake, options: &[&str]) -> Self {
-        let address = fake.addresses().remove(0);
+        Self::at(&fake.addresses().remove(0), options)
+    }
+
+    pub(crate) fn at(address: &str, options: &[&str]) -> Self {
         let mut child = stele()
-            .args(["watch", "--cluster", &address])
+            .args(["watch", "--cluster", address])
             .args(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -36,25 +39,31 @@ impl Watching {
         Self { child, lines }
     }
 
-    fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.lines.read_line(&mut line).unwrap();
         line
     }
 
-    fn signal(&self) {
+    pub(crate) fn signal(&self) {
         // SAFETY: it sends a signal to a child that was not waited for, and touches no memory.
         let sent = unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
         assert_eq!(sent, 0);
     }
 
     /// Waits for the end, which must be a good one. Returns what was printed for people.
-    fn end(mut self) -> String {
+    pub(crate) fn end(self) -> String {
+        let (code, text) = self.ended();
+        assert_eq!(code, Some(0), "{text}");
+        text
+    }
+
+    /// Waits for the end. Returns the exit code, and what was printed for people.
+    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         drop(self.lines);
         let mut text = String::new();
         self.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{text}");
-        text
+        (self.child.wait().unwrap().code(), text)
     }
 }
 
@@ -64,7 +73,7 @@ fn put(fake: &Fake, key: &str, value: &str) {
 }
 
 /// Waits for a token in a file other than `than`.
-fn token_in(path: &Path, than: &str) -> String {
+pub(crate) fn token_in(path: &Path, than: &str) -> String {
     let began = Instant::now();
     loop {
         let text = std::fs::read_to_string(path).unwrap_or_default();

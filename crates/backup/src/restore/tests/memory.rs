@@ -79,6 +79,14 @@ impl Target for Memory {
         Ok(())
     }
 
+    async fn missing(&self, family: ColumnFamily, mut writes: Vec<KeyWrite>) -> Vec<KeyWrite> {
+        self.pause().await;
+        let state = self.state.lock();
+        let there = |write: &KeyWrite| state.pairs.get(&(family.space(), write.key.clone()));
+        writes.retain(|write| there(write) != write.put.as_ref());
+        writes
+    }
+
     async fn delete_range(&self, family: ColumnFamily, range: KeyRange) -> Result<()> {
         self.begin()?;
         self.pause().await;

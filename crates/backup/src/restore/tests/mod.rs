@@ -92,6 +92,7 @@ fn each_moment_is_restored_as_it_was() {
                 continue;
             }
             // An interrupted restore is begun again over what it has written.
+            let rules = RestoreRules { compares: rng.coin(), ..rules };
             restored(&repository, of, &rules, &target).await;
             assert_eq!(target.pairs(), kept(state, &rules), "{:?} again", of.0.number);
         }
@@ -108,13 +109,16 @@ fn a_restore_that_was_interrupted_anywhere_is_repeated() {
         let rules = RestoreRules::new(KeyRange::all(), NOW_S, &of.0, false);
         let base = repository.base(of.1).await.unwrap();
         let target = Arc::new(Memory::new(seed));
-        for writes in [1, 3, 9] {
+        let compares =
+            |writes: u64| RestoreRules { compares: writes.is_multiple_of(3), ..rules.clone() };
+        for writes in [1, 3, 9, 10, 30] {
             target.fail_after(Some(writes));
             let counts = Arc::new(RestoreCounts::default());
             let (repository, target) = (Arc::clone(&repository), Arc::clone(&target));
-            let _ = restore(repository, target, (&base, &of.0), rules.clone(), counts).await;
+            let _ = restore(repository, target, (&base, &of.0), compares(writes), counts).await;
         }
         target.fail_after(None);
+        let rules = compares(seed);
         restored(&repository, &of, &rules, &target).await;
         let taken = backup.taken.iter().find(|taken| taken.number == of.0.number).unwrap();
         assert_eq!(target.pairs(), kept(&taken.state, &rules));
