@@ -140,6 +140,12 @@ call!(
     kv::ModifyResponse,
     modify_in_session
 );
+call!(
+    kv::kv_client::KvClient<Observed<Wire>>,
+    kv::PutInSessionRequest,
+    kv::ModifyResponse,
+    put_in_session
+);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::ExistRequest, kv::ExistResponse, exist);
 call!(kv::kv_client::KvClient<Observed<Wire>>, kv::WriteRequest, kv::WriteResponse, write);
 call!(
@@ -223,6 +229,7 @@ raw_call!(kvrpcpb, RawCasRequest, Once, |r| take(&mut r.error));
 raw_call!(kvrpcpb, RawChecksumRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, ModifyRequest, Once, |r| take(&mut r.error));
 raw_call!(kv, ModifyInSessionRequest, Recorded, |r| take(&mut r.error));
+raw_call!(kv, PutInSessionRequest, Recorded, |r| take(&mut r.error));
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, WriteRequest, Write, |r| take(&mut r.error));
 raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));

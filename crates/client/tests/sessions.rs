@@ -1,8 +1,9 @@
 //! Requests of sessions against the fake cluster, which keeps their records as a cluster does.
 
 use crate::fake::{Fake, Fate, error};
+use std::collections::BTreeSet;
 use std::time::Duration;
-use stele_client::{Client, Options, Ttl};
+use stele_client::{Client, Options, PutPair, Ttl};
 use stele_proto::errorpb;
 use stele_types::Error;
 use tonic::Code;
@@ -77,12 +78,60 @@ async fn every_call_of_a_session_has_its_result_after_a_lost_answer() {
     lose();
     assert_eq!(session.get_and_delete("k").await.unwrap().unwrap(), "5");
     lose();
-    session.put_all([("a", "x"), ("b", "1")]).await.unwrap();
+    session.put("a", "x").await.unwrap();
+    session.put("b", "1").await.unwrap();
     assert!(matches!(session.increment("a", 1).await, Err(Error::Invalid(_))));
     lose();
     session.delete("a").await.unwrap();
     let state = fake.state();
     assert_eq!((state.value("a"), state.value("b")), (None, Some(&b"1"[..])));
+}
+
+const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
+
+// Catalogue: 61.
+#[tokio::test]
+async fn a_session_puts_many_keys_once_each_although_parts_are_repeated() {
+    let (fake, client) = started().await;
+    fake.state().split("m", 9);
+    let session = client.session();
+    // Suffixes, each of which is another key.
+    let keys: Vec<&str> = (0..LETTERS.len()).map(|at| LETTERS.split_at(at).1).collect();
+    let pairs = |value: &str| {
+        let pair = |key: &&'static str| PutPair::new(*key, value.to_owned());
+        keys.iter().chain([&keys[0]]).map(pair).collect::<Vec<_>>()
+    };
+    session.batch_put(pairs("0")).await.unwrap();
+    for fate in lost() {
+        fake.state().sessions.clear();
+        fake.state().fail("put_in_session", fate.clone());
+        fake.state().fail("put_in_session", fate.clone());
+        let text = format!("{fate:?}");
+        session.batch_put(pairs(&text)).await.unwrap();
+        let attempts = fake.state().sessions.clone();
+        let numbers: BTreeSet<u64> = attempts.iter().map(|it| it.number).collect();
+        assert_eq!(numbers.len(), LETTERS.len(), "{fate:?}: one number for a key");
+        assert!(matches!(fate, Fate::Hang) || attempts.len() > LETTERS.len(), "{fate:?}: repeated");
+        assert!(attempts.iter().all(|it| it.expires_at_s == attempts[0].expires_at_s));
+        let state = fake.state();
+        assert!(keys.iter().all(|key| state.value(key) == Some(text.as_bytes())));
+    }
+    let too_long = vec![PutPair::new("a", "x"), PutPair::new(vec![b'k'; 1 << 20], "x")];
+    assert!(matches!(session.batch_put(too_long).await, Err(Error::Invalid(_))));
+    assert_ne!(fake.state().value("a"), Some(&b"x"[..]), "all are checked first");
+}
+
+#[tokio::test]
+async fn puts_of_a_session_after_their_deadline_are_undetermined() {
+    let (fake, client) = started().await;
+    let session = client.session();
+    fake.state().cluster_time_s = 1_000_000;
+    let pairs = || vec![PutPair::new("a", "1"), PutPair::new("b", "2")];
+    session.batch_put(pairs()).await.unwrap();
+    fake.state().cluster_time_s = 2_000_000;
+    let ended = session.batch_put(pairs()).await;
+    assert!(matches!(ended, Err(Error::Undetermined(_))), "{ended:?}");
+    session.batch_put(pairs()).await.unwrap();
 }
 
 #[tokio::test]

@@ -47,7 +47,7 @@ pub struct KeyWrite {
     pub put: Option<(Bytes, u64)>,
 }
 
-trait Item: Clone + Send + 'static {
+pub(super) trait Item: Clone + Send + 'static {
     type Call: RawCall;
     const UNIT: Unit = Unit::Keys;
 
@@ -208,7 +208,7 @@ impl Client {
         self.batch(writes).await.map(drop)
     }
 
-    async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<ResponseOf<I>>> {
+    pub(super) async fn batch<I: Item>(&self, items: Vec<I>) -> Result<Vec<ResponseOf<I>>> {
         // bug client.bad_key_is_sent: skip
         items.iter().try_for_each(Item::check)?;
         let mut rest = sorted(items);
@@ -284,7 +284,7 @@ impl Client {
     }
 }
 
-type ResponseOf<I> = <<I as Item>::Call as crate::call::Call>::Response;
+pub(super) type ResponseOf<I> = <<I as Item>::Call as crate::call::Call>::Response;
 
 struct Part<I> {
     items: Vec<I>,

@@ -1,10 +1,11 @@
-//! Sessions: changes of one key that are retried after unknown outcomes, and take effect once.
+//! Sessions: changes of keys that are retried after unknown outcomes, and take effect once.
 //!
 //! The session numbers its requests. The node that executes one writes its record beside the key, in the
 //! same command, and answers a repetition with the first result. All attempts carry one deadline, in
 //! the cluster's time, after which no node executes any: the record is kept until then and longer.
 //! The cluster's time is that of the last refusal, and goes on by the clock of this client.
 
+use super::batch::{Item, PutPair};
 use super::single::{Swap, Ttl, checked};
 use crate::Client;
 use crate::backoff::Pause;
@@ -12,18 +13,18 @@ use bytes::Bytes;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use stele_proto::stele::kv::v1 as kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_types::session::LIFE_S_MAX;
-use stele_types::{ColumnFamily, Error, Result, SessionId};
+use stele_types::{ColumnFamily, Error, Result, SessionId, Unit};
 
 /// Time from the last attempt of a call to the deadline of its attempts, at least. The clock of this client
 /// may go wrong by as much since the last refusal.
 const DEADLINE_AFTER: Duration = Duration::from_secs(60);
 
-/// Changes of single keys that take effect once although they are retried after unknown outcomes.
+/// Changes of keys, each of which takes effect once although it is retried after unknown outcomes.
 /// Clones number their requests together.
 ///
 /// A call fails with [`Error::Undetermined`] if its outcome is still unknown at its deadline: it then took
@@ -41,6 +42,51 @@ struct State {
     next: AtomicU64,
     /// Seconds by which the cluster's time is ahead of the clock of this client.
     ahead_s: AtomicI64,
+    /// An answer has shown the cluster's time, or that deadlines of this client are right.
+    knows_time: AtomicBool,
+}
+
+/// A pair to put, as a request of a session.
+#[derive(Clone)]
+struct Numbered {
+    pair: PutPair,
+    request: kv::SessionRequest,
+}
+
+impl Item for Numbered {
+    type Call = kv::PutInSessionRequest;
+    const UNIT: Unit = Unit::Pairs;
+
+    fn key(&self) -> &Bytes {
+        &self.pair.key
+    }
+
+    fn bytes(&self) -> usize {
+        self.pair.bytes()
+    }
+
+    /// Invariant: parts are sent again in other parts, but each put keeps its number and deadline.
+    /// Test: `a_session_puts_many_keys_once_each_although_parts_are_repeated`.
+    fn call(items: &[Self], cf: String) -> Self::Call {
+        let put = |item: &Self| kv::NumberedPut {
+            key: item.pair.key.clone(),
+            put: Some(kv::Put { value: item.pair.value.clone(), ttl: item.pair.ttl.seconds() }),
+            // bug client.numbers_of_parts: `item.request.number` is `items.len() as u64`
+            number: item.request.number,
+        };
+        let request = items.first().map(|item| item.request).unwrap_or_default();
+        kv::PutInSessionRequest {
+            context: None,
+            cf,
+            puts: items.iter().map(put).collect(),
+            session: request.session,
+            expires_at_s: request.expires_at_s,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        self.pair.check()
+    }
 }
 
 impl Client {
@@ -93,16 +139,33 @@ impl Session {
         self.modify(key.into(), Change::Delete(kv::Delete {})).await.map(drop)
     }
 
-    /// Sets keys, each by a request of its own, in order. Fails at the first that fails; those before it are
-    /// set.
-    pub async fn put_all(
-        &self,
-        pairs: impl IntoIterator<Item = (impl Into<Bytes>, impl Into<Bytes>)>,
-    ) -> Result<()> {
-        for (key, value) in pairs {
-            self.put(key, value).await?;
+    /// Sets keys, as [`Client::batch_put`] does. Each is a request of its own, so that no part of the call takes
+    /// effect twice. Fails with `Partial` if some are set and others are not, or may not be.
+    pub async fn batch_put(&self, mut pairs: Vec<PutPair>) -> Result<()> {
+        // The last of equal keys counts.
+        let Some(last) = pairs.pop() else { return Ok(()) };
+        pairs.retain(|pair| pair.key != last.key);
+        pairs.iter().chain([&last]).try_for_each(Item::check)?;
+        // One request learns the cluster's time, which the others need.
+        if !self.state.knows_time.load(Ordering::Relaxed) {
+            self.put_with_ttl(last.key, last.value, last.ttl).await?;
+        } else {
+            pairs.push(last);
         }
-        Ok(())
+        let expires_at_s = self.numbered().expires_at_s;
+        let numbered = |pair| {
+            let request = kv::SessionRequest { expires_at_s, ..self.numbered() };
+            Numbered { pair, request }
+        };
+        let answers = self.client.batch(pairs.into_iter().map(numbered).collect()).await?;
+        match answers.iter().find(|answer| answer.refusal() == kv::Refusal::Deadline) {
+            Some(late) => {
+                self.note_cluster_time(late.cluster_time_s);
+                let text = "the deadline of the call has passed by the cluster's time, and some keys may be set";
+                Err(Error::Undetermined(text.to_owned()))
+            }
+            None => Ok(()),
+        }
     }
 
     /// Sets a key to `new` (`None` deletes it) if its value is `expected` (`None`: if it does not
@@ -178,6 +241,7 @@ impl Session {
             let answer = router.attempt(&route, &call, options, &mut tries).await?;
             let Some(response) = answer else { continue };
             if response.refusal() != kv::Refusal::Deadline {
+                self.state.knows_time.store(true, Ordering::Relaxed);
                 return checked(response);
             }
             self.note_cluster_time(response.cluster_time_s);
@@ -192,20 +256,24 @@ impl Session {
     }
 
     fn request(&self, modification: kv::ModifyRequest) -> kv::ModifyInSessionRequest {
+        let (modification, session) = (Some(modification), Some(self.numbered()));
+        kv::ModifyInSessionRequest { context: None, modification, session }
+    }
+
+    fn numbered(&self) -> kv::SessionRequest {
         let life = (self.client.options.timeout + DEADLINE_AFTER).as_secs();
         let now_s = own_s().saturating_add(self.state.ahead_s.load(Ordering::Relaxed));
-        let session = kv::SessionRequest {
+        kv::SessionRequest {
             session: self.id.0,
             number: self.state.next.fetch_add(1, Ordering::Relaxed),
             expires_at_s: now_s.max(0) as u64 + life.min(LIFE_S_MAX - 60),
-        };
-        let (modification, session) = (Some(modification), Some(session));
-        kv::ModifyInSessionRequest { context: None, modification, session }
+        }
     }
 
     fn note_cluster_time(&self, cluster_s: u64) {
         let ahead_s = i64::try_from(cluster_s).unwrap_or(i64::MAX).saturating_sub(own_s());
         self.state.ahead_s.store(ahead_s, Ordering::Relaxed);
+        self.state.knows_time.store(true, Ordering::Relaxed);
     }
 }
 

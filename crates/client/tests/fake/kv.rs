@@ -8,8 +8,8 @@ use stele_proto::stele::kv::v1::kv_server::Kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
     CopiedPair, CopyRequest, CopyResponse, ExistRequest, ExistResponse, FollowRequest,
-    ModifyInSessionRequest, ModifyRequest, ModifyResponse, ReadIndexRequest, ReadIndexResponse,
-    Refusal, WriteRequest, WriteResponse,
+    ModifyInSessionRequest, ModifyRequest, ModifyResponse, PutInSessionRequest, ReadIndexRequest,
+    ReadIndexResponse, Refusal, SessionRequest, WriteRequest, WriteResponse,
 };
 use stele_types::KeyRange;
 use stele_types::command::{Unfit, appended, incremented};
@@ -151,6 +151,29 @@ fn modified_once(state: &mut State, request: &ModifyInSessionRequest) -> ModifyR
     response
 }
 
+fn put_once(state: &mut State, request: &PutInSessionRequest) -> ModifyResponse {
+    for numbered in &request.puts {
+        let modification = ModifyRequest {
+            key: numbered.key.clone(),
+            cf: request.cf.clone(),
+            change: numbered.put.clone().map(Change::Put),
+            ..ModifyRequest::default()
+        };
+        let session = SessionRequest {
+            session: request.session,
+            number: numbered.number,
+            expires_at_s: request.expires_at_s,
+        };
+        let (modification, session) = (Some(modification), Some(session));
+        let one = ModifyInSessionRequest { modification, session, ..Default::default() };
+        let response = modified_once(state, &one);
+        if response.refusal() == Refusal::Deadline {
+            return response;
+        }
+    }
+    ModifyResponse::default()
+}
+
 #[tonic::async_trait]
 impl Kv for Service {
     async fn modify(&self, request: Request<ModifyRequest>) -> RpcResult<ModifyResponse> {
@@ -174,6 +197,25 @@ impl Kv for Service {
         };
         let act = |state: &mut State, _: &_| modified_once(state, &request);
         self.run("modify_in_session", request.context.clone(), act, ended).await
+    }
+
+    async fn put_in_session(
+        &self,
+        request: Request<PutInSessionRequest>,
+    ) -> RpcResult<ModifyResponse> {
+        let request = request.into_inner();
+        let ended = |response: &mut ModifyResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, region: &Region| {
+            assert!(
+                request.puts.iter().all(|put| region.range.contains(&put.key)),
+                "another region"
+            );
+            put_once(state, &request)
+        };
+        self.run("put_in_session", request.context.clone(), act, ended).await
     }
 
     async fn exist(&self, request: Request<ExistRequest>) -> RpcResult<ExistResponse> {

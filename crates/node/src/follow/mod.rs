@@ -86,13 +86,16 @@ pub enum Step {
 pub struct LogFollower {
     region: RegionId,
     keys: KeyRange,
+    /// The engine's keys of `keys`, by family.
+    engine_keys: [(ColumnFamily, KeyRange); ColumnFamily::ALL.len()],
     next: LogIndex,
 }
 
 impl LogFollower {
     /// Creates a reader of the writes to `keys` from the entry `next` on.
     pub fn new(region: RegionId, keys: KeyRange, next: LogIndex) -> Self {
-        Self { region, keys, next }
+        let engine_keys = ColumnFamily::ALL.map(|family| (family, family.engine_range(&keys)));
+        Self { region, keys, engine_keys, next }
     }
 
     /// Returns the index of the next entry.
@@ -165,8 +168,8 @@ impl LogFollower {
     }
 
     fn add_writes(&self, op: &Op<'_>, payload: &Bytes, writes: &mut Vec<FollowedWrite>) {
-        for family in ColumnFamily::ALL {
-            let keys = family.engine_range(&self.keys);
+        for (family, keys) in &self.engine_keys {
+            let family = *family;
             match op {
                 Op::Put { key, value, expires_at_s, .. } if keys.contains(key) => {
                     let value = payload.slice_ref(value);
@@ -178,8 +181,8 @@ impl LogFollower {
                 }
                 Op::DeleteRange { start, end } => {
                     let range = KeyRange::new(payload.slice_ref(start), payload.slice_ref(end));
-                    // bug node.follow_whole_ranges: let keys = family.engine_range(&KeyRange::all());
-                    let part = range.common(&keys);
+                    // bug node.follow_whole_ranges: let keys = &family.engine_range(&KeyRange::all());
+                    let part = range.common(keys);
                     writes.extend(part.and_then(|part| range_of(family, &part)));
                 }
                 Op::Put { .. } | Op::Delete { .. } => {}

@@ -1,8 +1,8 @@
 //! `Follow`: the committed writes of one region on a stream, from any store that has the entries.
 //!
 //! A task reads the next entries once the response before them is on its way, so that a slow client holds one
-//! response and its window. While there is nothing to read it compares two indexes every [`POLL`]: writes
-//! wake nothing.
+//! response and its window. It has read all there is after a step with few bytes, and then waits for [`POLL`]:
+//! writes wake nothing, and those of that time are read and sent together.
 
 use super::Memory;
 use super::checks::{self, family_name};
@@ -24,7 +24,7 @@ use stele_proto::stele::kv::v1::{self as wire_v1, FollowRequest, FollowResponse,
 use stele_replica::{FIRST_OF_CHILD, RegionChange, RegionChangeKind};
 use stele_types::{ColumnFamily, KeyRange, LogIndex, Region, is_expired};
 
-/// Time between two looks at the applied index while nothing is to be read.
+/// Time between two looks at the applied index after all was read.
 const POLL: Duration = Duration::from_millis(10);
 /// Time after which a client learns the next index although no entry concerns its keys.
 const PROGRESS: Duration = Duration::from_millis(100);
@@ -56,6 +56,9 @@ struct Source {
     old_values: Option<OldValuesReader>,
 }
 
+/// Bytes of payloads from which on a step may have left entries.
+const MORE_BYTES_MIN: u64 = STEP_BYTES_MAX as u64 / 2;
+
 /// Bytes of the old values of one response.
 const OLD_BYTES_MAX: usize = 4 << 20;
 
@@ -64,6 +67,8 @@ struct Taken {
     step: Step,
     /// What the keys of the puts and deletes had before, in order; empty if it was not asked for.
     old_values: OldValues,
+    /// There may be more to read.
+    has_more: bool,
     memory: Memory,
 }
 
@@ -88,10 +93,10 @@ impl Stream<FollowRequest> {
             let (next_source, taken) = self.step(source).await?;
             source = next_source;
             let next = source.follower.next_index();
-            let Taken { step, mut old_values, memory } = taken;
-            let (entries, is_idle) = match step {
-                Step::Read(entries) => (entries, false),
-                Step::UpToDate => (Vec::new(), true),
+            let Taken { step, mut old_values, has_more, memory } = taken;
+            let entries = match step {
+                Step::Read(entries) => entries,
+                Step::UpToDate => Vec::new(),
                 Step::TooOld => return Err(self.too_old(&source)),
             };
             let is_due = next > sent && sent_at.elapsed() >= PROGRESS;
@@ -109,7 +114,7 @@ impl Stream<FollowRequest> {
                 following.advance(next);
                 (sent, sent_at) = (next, Instant::now());
             }
-            if is_idle {
+            if !has_more {
                 tokio::time::sleep(POLL).await;
             }
         }
@@ -204,16 +209,17 @@ impl Stream<FollowRequest> {
             Step::Read(entries) => entries.iter().map(|entry| 1 + entry.writes.len()).sum(),
             Step::UpToDate | Step::TooOld => 0,
         };
+        let has_more = bytes >= MORE_BYTES_MIN;
         let bytes = if writes == 0 { 0 } else { bytes };
         let settled = charging.settle(pairs_memory(writes, bytes));
         settled.map_err(|exceeded| Failure::exceeded(exceeded, self.region()))?;
-        Ok((source, Taken { step, old_values, memory: memory.clone() }))
+        Ok((source, Taken { step, old_values, has_more, memory: memory.clone() }))
     }
 }
 
 impl Taken {
     fn nothing(memory: Memory) -> Self {
-        Self { step: Step::UpToDate, old_values: VecDeque::new(), memory }
+        Self { step: Step::UpToDate, old_values: VecDeque::new(), has_more: false, memory }
     }
 }
 

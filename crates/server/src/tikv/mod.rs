@@ -37,7 +37,8 @@ use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
     CopyRequest, ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, ReadIndexRequest, ReadIndexResponse, WriteRequest, WriteResponse,
+    ModifyResponse, PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, WriteRequest,
+    WriteResponse,
 };
 use stele_replica::StageNanos;
 use stele_types::{ClusterId, Error, Level, RegionId};
@@ -163,15 +164,29 @@ impl TikvService {
         request: &ModifyInSessionRequest,
         memory: &Memory,
     ) -> ModifyResponse {
-        if let Err(error) = self.stores.may_use(Level::SESSIONS, "requests of sessions") {
-            let failure = match error {
-                Error::Busy(reason) => errors::server_is_busy(&reason),
-                refused => Failure::Final(refused.to_string()),
-            };
+        if let Err(failure) = self.may_use_sessions() {
             return ModifyInSessionRequest::failed(failure);
         }
         let kind = request.modification.as_ref().map_or(Kind::Cas, modifications::kind_of);
         self.change(request, memory, kind, modifications::modify_in_session).await
+    }
+
+    async fn put_in_session(
+        &self,
+        request: &PutInSessionRequest,
+        memory: &Memory,
+    ) -> ModifyResponse {
+        if let Err(failure) = self.may_use_sessions() {
+            return PutInSessionRequest::failed(failure);
+        }
+        self.change(request, memory, Kind::BatchPut, modifications::put_in_session).await
+    }
+
+    fn may_use_sessions(&self) -> Result<(), Failure> {
+        self.stores.may_use(Level::SESSIONS, "requests of sessions").map_err(|error| match error {
+            Error::Busy(reason) => errors::server_is_busy(&reason),
+            refused => Failure::Final(refused.to_string()),
+        })
     }
 
     fn target(&self, request: &impl Call) -> Result<Target, Failure> {
@@ -266,6 +281,7 @@ unary! {
         = read(Kind::Checksum, reads::checksum);
     "/stele.kv.v1.Kv/Modify": ModifyRequest -> ModifyResponse = modify();
     "/stele.kv.v1.Kv/ModifyInSession": ModifyInSessionRequest -> ModifyResponse = modify_in_session();
+    "/stele.kv.v1.Kv/PutInSession": PutInSessionRequest -> ModifyResponse = put_in_session();
     "/stele.kv.v1.Kv/Exist": ExistRequest -> ExistResponse = read(Kind::Exist, gets::exist);
     "/stele.kv.v1.Kv/Write": WriteRequest -> WriteResponse
         = write(Kind::Write, writes::write);

@@ -8,13 +8,20 @@ use super::{Memory, gets};
 use crate::memory::value_memory;
 use crate::observe::Kind;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use stele_proto::kvrpcpb::{RawCasRequest, RawCasResponse};
 use stele_proto::stele::kv::v1::modify_request::Change;
-use stele_proto::stele::kv::v1::{ModifyInSessionRequest, ModifyRequest, ModifyResponse, Refusal};
+use stele_proto::stele::kv::v1::{
+    ModifyInSessionRequest, ModifyRequest, ModifyResponse, NumberedPut, PutInSessionRequest,
+    Refusal,
+};
 use stele_replica::StageNanos;
 use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::command::Unfit;
 use stele_types::{SessionId, SessionRequest};
+
+/// Puts of one message that wait for their outcome together.
+const PUTS_AT_ONCE: usize = 512;
 
 /// `RawCompareAndSwap`: sets or deletes a key that has the expected value.
 pub(super) async fn compare_and_swap(
@@ -75,6 +82,43 @@ pub(super) async fn modify_in_session(
     modify_as(target, modification, Some(session), memory).await
 }
 
+/// `PutInSession`: sets keys at most once each, however often it is sent.
+pub(super) async fn put_in_session(
+    target: &Target,
+    request: &PutInSessionRequest,
+    memory: &Memory,
+) -> Result<(ModifyResponse, StageNanos), Failure> {
+    let put = async |numbered: &NumberedPut| {
+        let Some(put) = &numbered.put else {
+            return Err(Failure::Invalid("a key has no value to put".to_owned()));
+        };
+        let key = target.engine_key(&request.cf, &numbered.key)?;
+        let change = Modification::Set { new: new_pair(target, &put.value, put.ttl)? };
+        let session = SessionRequest {
+            session: SessionId(request.session),
+            number: numbered.number,
+            expires_at_s: request.expires_at_s,
+        };
+        decide(target, key, (change, Some(session)), memory).await
+    };
+    let mut decided = stream::iter(&request.puts).map(put).buffer_unordered(PUTS_AT_ONCE);
+    let (mut response, mut stages) = (ModifyResponse::default(), StageNanos::default());
+    let mut failure = None;
+    while let Some(ended) = decided.next().await {
+        match ended {
+            Ok((Decided::As(_), of_one)) => stages = of_one,
+            Ok((Decided::Deadline { cluster_s }, _)) => response = late(cluster_s),
+            Err(error) => failure = Some(error),
+        }
+    }
+    failure.map_or(Ok((response, stages)), Err)
+}
+
+fn late(cluster_s: u64) -> ModifyResponse {
+    let refusal = Refusal::Deadline as i32;
+    ModifyResponse { refusal, cluster_time_s: cluster_s, ..ModifyResponse::default() }
+}
+
 async fn modify_as(
     target: &Target,
     request: &ModifyRequest,
@@ -110,11 +154,7 @@ async fn modify_as(
     // bug server.session_dropped: let session = None;
     match decide(target, key, (change, session), memory).await? {
         (Decided::As(result), stages) => Ok((answer(request, result), stages)),
-        (Decided::Deadline { cluster_s }, stages) => {
-            let refusal = Refusal::Deadline as i32;
-            let late = ModifyResponse { refusal, cluster_time_s: cluster_s, ..Default::default() };
-            Ok((late, stages))
-        }
+        (Decided::Deadline { cluster_s }, stages) => Ok((late(cluster_s), stages)),
     }
 }
 

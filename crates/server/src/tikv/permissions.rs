@@ -10,7 +10,8 @@ use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
     CopyRequest, ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, ReadIndexRequest, ReadIndexResponse, WriteRequest, WriteResponse,
+    ModifyResponse, PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, WriteRequest,
+    WriteResponse,
 };
 use stele_types::KeyRange;
 
@@ -49,6 +50,7 @@ of_keys! {
     WRITE RawBatchPutRequest: |it| it.pairs.iter().map(|pair| &pair.key);
     WRITE RawDeleteRequest: |it| std::iter::once(&it.key);
     WRITE RawBatchDeleteRequest: |it| it.keys.iter();
+    WRITE PutInSessionRequest: |it| it.puts.iter().map(|put| &put.key);
     WRITE WriteRequest: |it| it.writes.iter().map(|write| &write.key);
     BOTH RawCasRequest: |it| std::iter::once(&it.key);
     BOTH ModifyRequest: |it| std::iter::once(&it.key);

@@ -21,7 +21,7 @@ use stele_proto::Method;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
     CopyRequest, ExistRequest, FollowRequest, KeyWrite, ModifyInSessionRequest, ModifyRequest,
-    ReadIndexRequest, WriteRequest,
+    NumberedPut, PutInSessionRequest, ReadIndexRequest, WriteRequest,
 };
 use stele_proto::tikvpb::BatchCommandsRequest;
 use stele_proto::tikvpb::batch_commands_request::Request as Command;
@@ -36,6 +36,7 @@ const BOTH: Permissions = Permissions::READ_WRITE;
 const BATCH: &str = "/tikvpb.Tikv/BatchCommands";
 const READ_INDEX: &str = "/stele.kv.v1.Kv/ReadIndex";
 const MODIFY_IN_SESSION: &str = "/stele.kv.v1.Kv/ModifyInSession";
+const PUT_IN_SESSION: &str = "/stele.kv.v1.Kv/PutInSession";
 
 fn service() -> TikvService {
     let (_, stop) = tokio::sync::watch::channel(false);
@@ -84,8 +85,8 @@ async fn answer(rights: &Rights, path: &str, message: &[u8]) -> String {
 /// Returns whether the call was executed, and not refused.
 async fn is_executed(rights: &Rights, path: &str, message: &[u8]) -> bool {
     let text = answer(rights, path, message).await;
-    // A call that is executed without a context, or below its level, fails after the check.
-    let executed = text.contains("has no context") || text.contains("are of level");
+    // A call that is executed without a context, or before its level is known, fails after the check.
+    let executed = text.contains("has no context") || text.contains("requests of sessions wait");
     let refused = text.contains("lacks the right");
     assert!(executed != refused, "{path}: {text}");
     executed
@@ -93,6 +94,11 @@ async fn is_executed(rights: &Rights, path: &str, message: &[u8]) -> bool {
 
 fn range(start: &Bytes, end: &Bytes) -> KeyRange {
     KeyRange { start_key: start.clone(), end_key: end.clone() }
+}
+
+fn numbered(keys: &[Bytes]) -> Vec<NumberedPut> {
+    let put = |key: &Bytes| NumberedPut { key: key.clone(), ..NumberedPut::default() };
+    keys.iter().map(put).collect()
 }
 
 /// All calls of a message each, with the rights that they need: of the key, or from it to the other one.
@@ -149,6 +155,7 @@ fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> 
         ),
         call!(BOTH, "/stele.kv.v1.Kv/Modify", ModifyRequest { key: key.clone() }),
         call!(BOTH, MODIFY_IN_SESSION, ModifyInSessionRequest { modification: change }),
+        call!(WRITE, PUT_IN_SESSION, PutInSessionRequest { puts: numbered(&keys) }),
         call!(READ, "/stele.kv.v1.Kv/Exist", ExistRequest { keys: keys.clone() }),
         call!(
             READ,

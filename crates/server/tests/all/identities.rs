@@ -331,7 +331,8 @@ async fn an_identity_that_uses_its_memory_waits_and_is_refused_and_another_ones_
         slowest = slowest.max(started.elapsed());
         sleep(Duration::from_millis(50)).await;
     }
-    assert!(puts > 20 && slowest < Duration::from_secs(2), "{puts} puts, {slowest:?}");
+    // Half of the time that a request waits for memory.
+    assert!(puts > 20 && slowest < Duration::from_secs(5), "{puts} puts, {slowest:?}");
     let (mut done, mut busy) = (0, 0);
     while let Some(ended) = calls.join_next().await {
         let (answer, after) = ended.unwrap();

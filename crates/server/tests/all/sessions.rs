@@ -10,7 +10,7 @@ use stele_proto::stele::kv::v1::kv_client::KvClient;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
     CompareAndSwap, Delete, GetAndDelete, Increment, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, Put, Refusal, SessionRequest,
+    ModifyResponse, NumberedPut, Put, PutInSessionRequest, Refusal, SessionRequest,
 };
 use stele_proto::tikvpb::tikv_client::TikvClient;
 use stele_server::node::Node;
@@ -128,5 +128,41 @@ async fn a_late_attempt_gets_the_clusters_time() {
         assert!(late.cluster_time_s.abs_diff(now_s()) <= 5, "{late:?}");
     }
     assert_eq!(served.attempt(1, now_s() + 60, increment()).await.number, 5);
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn puts_of_many_keys_take_effect_once_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let expires_at_s = now_s() + 300;
+    // The node then knows the level and the time of its cluster.
+    served.attempt(1, expires_at_s, Change::Delete(Delete {})).await;
+    let put = |key: &'static str, value: &'static str, number| NumberedPut {
+        key: Bytes::from(key),
+        put: Some(Put { value: Bytes::from(value), ttl: 0 }),
+        number,
+    };
+    let send = async |puts: Vec<NumberedPut>, expires_at_s| {
+        let context = Some(served.context.clone());
+        let request =
+            PutInSessionRequest { context, puts, session: 9, expires_at_s, ..Default::default() };
+        let sent = KvClient::new(served.channel.clone()).put_in_session(request).await;
+        sent.unwrap().into_inner()
+    };
+    let first = || vec![put("k", "1", 2), put("l", "1", 3)];
+    assert_eq!(send(first(), expires_at_s).await, ModifyResponse::default());
+    served.put("other").await;
+    // A repetition in another part, with one key that is new.
+    let again = vec![put("l", "1", 3), put("k", "1", 2), put("m", "1", 4)];
+    assert_eq!(send(again, expires_at_s).await, ModifyResponse::default());
+    let taken = served.attempt(5, expires_at_s, Change::GetAndDelete(GetAndDelete {})).await;
+    assert_eq!(taken.previous.as_deref(), Some(&b"other"[..]), "the repetition changed nothing");
+    let late = send(vec![put("k", "2", 6)], 1).await;
+    assert_eq!(late.refusal(), Refusal::Deadline);
+    assert!(late.cluster_time_s.abs_diff(now_s()) <= 5, "{late:?}");
+    let empty = NumberedPut { key: Bytes::from("k"), ..NumberedPut::default() };
+    let invalid = send(vec![put("n", "1", 7), empty], expires_at_s).await;
+    assert!(invalid.region_error.unwrap().message.contains("no value"), "a put without a value");
     served.node.stop().await;
 }
