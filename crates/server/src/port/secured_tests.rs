@@ -173,7 +173,9 @@ async fn nodes_of_a_cluster_exchange_messages_and_those_of_another_one_none() {
 async fn encrypted_messages_of_all_sizes_arrive_in_order_whichever_thread_writes_them() {
     let place = Place::new();
     let book = Arc::new(Book::default());
-    let node = async |store, access| start(&book, store, PortOptions { access, ..hasty() }).await;
+    let node = async |store, access| {
+        start(&book, store, PortOptions { access, ..PortOptions::default() }).await
+    };
     let a = node(1, place.node("prod", "n1", "required")).await;
     let b = node(2, place.node("prod", "n2", "required")).await;
     let sizes = [1, 70_000, 300, 2_000_000, 20_000, 0];
