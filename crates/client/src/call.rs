@@ -229,7 +229,11 @@ raw_call!(kvrpcpb, RawCasRequest, Once, |r| take(&mut r.error));
 raw_call!(kvrpcpb, RawChecksumRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, ModifyRequest, Once, |r| take(&mut r.error));
 raw_call!(kv, ModifyInSessionRequest, Recorded, |r| take(&mut r.error));
-raw_call!(kv, PutInSessionRequest, Recorded, |r| take(&mut r.error));
+raw_call!(kv, PutInSessionRequest, Recorded, |r| match r.refusal() {
+    kv::Refusal::Deadline =>
+        "the deadline of the call does not allow it by the cluster's time".to_owned(),
+    _ => take(&mut r.error),
+});
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, WriteRequest, Write, |r| take(&mut r.error));
 raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));

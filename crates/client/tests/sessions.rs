@@ -122,16 +122,30 @@ async fn a_session_puts_many_keys_once_each_although_parts_are_repeated() {
 }
 
 #[tokio::test]
-async fn puts_of_a_session_after_their_deadline_are_undetermined() {
+async fn a_batch_of_a_session_says_how_much_of_it_is_done() {
     let (fake, client) = started().await;
     let session = client.session();
+    let pairs = || ["a", "b", "c"].map(|key| PutPair::new(key, "1")).to_vec();
+    let counts = |error| match error {
+        Error::Partial(it) => (it.done, it.not_done, it.unknown),
+        other => panic!("{other:?}"),
+    };
+    // The first call learns the cluster's time by one pair.
     fake.state().cluster_time_s = 1_000_000;
-    let pairs = || vec![PutPair::new("a", "1"), PutPair::new("b", "2")];
+    fake.state().fail("put_in_session", Fate::Final("refused"));
+    let ended = session.batch_put(pairs()).await.unwrap_err();
+    assert_eq!(counts(ended), (1, 2, 0));
     session.batch_put(pairs()).await.unwrap();
+    // The cluster's time has changed: no pair is put, and the next call learns it.
     fake.state().cluster_time_s = 2_000_000;
-    let ended = session.batch_put(pairs()).await;
-    assert!(matches!(ended, Err(Error::Undetermined(_))), "{ended:?}");
+    let ended = session.batch_put(pairs()).await.unwrap_err();
+    assert!(!ended.is_undetermined() && !matches!(ended, Error::Partial(_)), "{ended:?}");
     session.batch_put(pairs()).await.unwrap();
+    // A part that was executed before its refusal.
+    fake.state().advances_to_s = Some(3_000_000);
+    fake.state().fail("put_in_session", Fate::ActAndFail(Code::Unavailable));
+    let ended = session.batch_put(pairs()).await.unwrap_err();
+    assert!(ended.is_undetermined(), "{ended:?}");
 }
 
 #[tokio::test]

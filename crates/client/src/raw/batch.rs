@@ -350,7 +350,7 @@ impl<I: Item> Ended<I> {
 }
 
 /// Sorts items by key and keeps the last of those with the same key.
-fn sorted<I: Item>(mut items: Vec<I>) -> Vec<I> {
+pub(super) fn sorted<I: Item>(mut items: Vec<I>) -> Vec<I> {
     items.reverse();
     items.sort_by(|a, b| a.key().cmp(b.key()));
     items.dedup_by(|later, kept| later.key() == kept.key());

@@ -132,7 +132,7 @@ impl Failure {
         }
     }
 
-    fn unknown(region: RegionId, unknown: OnUnknown) -> Self {
+    pub(super) fn unknown(region: RegionId, unknown: OnUnknown) -> Self {
         match unknown {
             OnUnknown::Read => not_leader(region, None),
             OnUnknown::Fail => Self::Final(UNDETERMINED.to_owned()),
@@ -143,6 +143,15 @@ impl Failure {
                 let message = UNDETERMINED.to_owned();
                 error.undetermined_result = Some(errorpb::UndeterminedResult { message });
             }),
+        }
+    }
+
+    /// Returns whether it says that the outcome is unknown.
+    pub(super) fn is_undetermined(&self) -> bool {
+        match self {
+            Self::Region(error) => error.undetermined_result.is_some(),
+            Self::Final(text) => text == UNDETERMINED,
+            Self::Invalid(_) | Self::Damaged(_) => false,
         }
     }
 

@@ -1,8 +1,8 @@
 //! `Follow`: the committed writes of one region on a stream, from any store that has the entries.
 //!
 //! A task reads the next entries once the response before them is on its way, so that a slow client holds one
-//! response and its window. It has read all there is after a step with few bytes, and then waits for [`POLL`]:
-//! writes wake nothing, and those of that time are read and sent together.
+//! response and its window. Once it has read all that is applied it waits for [`POLL`]: writes wake nothing, and
+//! those of that time are read and sent together.
 
 use super::Memory;
 use super::checks::{self, family_name};
@@ -55,9 +55,6 @@ struct Source {
     follower: LogFollower,
     old_values: Option<OldValuesReader>,
 }
-
-/// Bytes of payloads from which on a step may have left entries.
-const MORE_BYTES_MIN: u64 = STEP_BYTES_MAX as u64 / 2;
 
 /// Bytes of the old values of one response.
 const OLD_BYTES_MAX: usize = 4 << 20;
@@ -209,7 +206,9 @@ impl Stream<FollowRequest> {
             Step::Read(entries) => entries.iter().map(|entry| 1 + entry.writes.len()).sum(),
             Step::UpToDate | Step::TooOld => 0,
         };
-        let has_more = bytes >= MORE_BYTES_MIN;
+        // Also of a region that has left this store.
+        let is_behind = applied.is_none_or(|applied| source.follower.next_index() <= applied);
+        let has_more = is_behind && matches!(step, Step::Read(_));
         let bytes = if writes == 0 { 0 } else { bytes };
         let settled = charging.settle(pairs_memory(writes, bytes));
         settled.map_err(|exceeded| Failure::exceeded(exceeded, self.region()))?;

@@ -18,7 +18,7 @@ use stele_proto::stele::kv::v1::{
 use stele_replica::StageNanos;
 use stele_replica::{Done, Modification, Modified, Modify, NewPair, Reply};
 use stele_types::command::Unfit;
-use stele_types::{SessionId, SessionRequest};
+use stele_types::{RegionId, SessionId, SessionRequest};
 
 /// Puts of one message that wait for their outcome together.
 const PUTS_AT_ONCE: usize = 512;
@@ -83,35 +83,81 @@ pub(super) async fn modify_in_session(
 }
 
 /// `PutInSession`: sets keys at most once each, however often it is sent.
+///
+/// Invariant: the answer says that the puts had no effect only if none had.
+/// Test: `puts_of_which_some_are_done_have_an_unknown_outcome`.
 pub(super) async fn put_in_session(
     target: &Target,
     request: &PutInSessionRequest,
     memory: &Memory,
 ) -> Result<(ModifyResponse, StageNanos), Failure> {
-    let put = async |numbered: &NumberedPut| {
-        let Some(put) = &numbered.put else {
-            return Err(Failure::Invalid("a key has no value to put".to_owned()));
-        };
-        let key = target.engine_key(&request.cf, &numbered.key)?;
-        let change = Modification::Set { new: new_pair(target, &put.value, put.ttl)? };
-        let session = SessionRequest {
-            session: SessionId(request.session),
-            number: numbered.number,
-            expires_at_s: request.expires_at_s,
-        };
-        decide(target, key, (change, Some(session)), memory).await
-    };
-    let mut decided = stream::iter(&request.puts).map(put).buffer_unordered(PUTS_AT_ONCE);
-    let (mut response, mut stages) = (ModifyResponse::default(), StageNanos::default());
-    let mut failure = None;
+    // All are checked before one is decided.
+    let puts = request.puts.iter().map(|put| numbered_put(target, request, put));
+    let puts: Vec<_> = puts.collect::<Result<_, Failure>>()?;
+    let put = async |(key, change)| decide(target, key, change, memory).await;
+    let mut decided = stream::iter(puts).map(put).buffer_unordered(PUTS_AT_ONCE);
+    let mut together = Together::default();
     while let Some(ended) = decided.next().await {
+        together.add(ended);
+    }
+    together.answer(target.header.region, on_unknown(target))
+}
+
+/// A modification, and the session's request that it is.
+type Requested = (Modification, Option<SessionRequest>);
+
+fn numbered_put(
+    target: &Target,
+    request: &PutInSessionRequest,
+    numbered: &NumberedPut,
+) -> Result<(Bytes, Requested), Failure> {
+    let Some(put) = &numbered.put else {
+        return Err(Failure::Invalid("a key has no value to put".to_owned()));
+    };
+    let key = target.engine_key(&request.cf, &numbered.key)?;
+    let change = Modification::Set { new: new_pair(target, &put.value, put.ttl)? };
+    let session = SessionRequest {
+        session: SessionId(request.session),
+        number: numbered.number,
+        expires_at_s: request.expires_at_s,
+    };
+    Ok((key, (change, Some(session))))
+}
+
+/// Outcomes of puts that have one answer.
+#[derive(Default)]
+struct Together {
+    /// One of them took effect or may have.
+    may_have_effect: bool,
+    stages: StageNanos,
+    /// Outcome of one that did not.
+    refused: Option<Result<ModifyResponse, Failure>>,
+}
+
+impl Together {
+    fn add(&mut self, ended: Result<(Decided, StageNanos), Failure>) {
         match ended {
-            Ok((Decided::As(_), of_one)) => stages = of_one,
-            Ok((Decided::Deadline { cluster_s }, _)) => response = late(cluster_s),
-            Err(error) => failure = Some(error),
+            Ok((Decided::As(_), stages)) => (self.may_have_effect, self.stages) = (true, stages),
+            Ok((Decided::Deadline { cluster_s }, _)) => self.refused = Some(Ok(late(cluster_s))),
+            Err(failure) => {
+                self.may_have_effect |= failure.is_undetermined();
+                self.refused = Some(Err(failure));
+            }
         }
     }
-    failure.map_or(Ok((response, stages)), Err)
+
+    fn answer(
+        self,
+        region: RegionId,
+        unknown: OnUnknown,
+    ) -> Result<(ModifyResponse, StageNanos), Failure> {
+        match self.refused {
+            None => Ok((ModifyResponse::default(), self.stages)),
+            // bug server.some_puts_done_is_refused: never
+            Some(_) if self.may_have_effect => Err(Failure::unknown(region, unknown)),
+            Some(refused) => refused.map(|response| (response, self.stages)),
+        }
+    }
 }
 
 fn late(cluster_s: u64) -> ModifyResponse {
@@ -257,7 +303,7 @@ fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
 async fn decide(
     target: &Target,
     key: Bytes,
-    (change, session): (Modification, Option<SessionRequest>),
+    (change, session): Requested,
     memory: &Memory,
 ) -> Result<(Decided, StageNanos), Failure> {
     let charged = charge_change(target, &key, &change, memory).await?;
@@ -276,12 +322,45 @@ async fn decide(
         }
         // A repeated modification would see the effect of the first one, so clients must not repeat
         // one of unknown outcome, unless it is a request of a session.
-        other => {
-            let on_unknown = match target.on_unknown {
-                OnUnknown::Report => OnUnknown::Report,
-                _ => OnUnknown::Fail,
-            };
-            Err(not_done(target, other, on_unknown))
+        other => Err(not_done(target, other, on_unknown(target))),
+    }
+}
+
+fn on_unknown(target: &Target) -> OnUnknown {
+    match target.on_unknown {
+        OnUnknown::Report => OnUnknown::Report,
+        _ => OnUnknown::Fail,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tikv::errors::server_is_busy;
+
+    #[test]
+    fn puts_of_which_some_are_done_have_an_unknown_outcome() {
+        let done =
+            || Ok((Decided::As(Modified::Replaced { previous: None }), StageNanos::default()));
+        let late = || Ok((Decided::Deadline { cluster_s: 7 }, StageNanos::default()));
+        let busy = || Err(server_is_busy("full"));
+        let unknown = || Err(Failure::unknown(RegionId(2), OnUnknown::Report));
+        let answered = |all: Vec<Result<(Decided, StageNanos), Failure>>| {
+            let mut together = Together::default();
+            all.into_iter().for_each(|ended| together.add(ended));
+            together.answer(RegionId(2), OnUnknown::Report)
+        };
+        assert_eq!(answered(vec![done(), done()]).ok().map(|it| it.0), Some(Default::default()));
+        let refused = answered(vec![busy(), late()]).ok().map(|it| it.0.cluster_time_s);
+        assert_eq!(refused, Some(7));
+        assert!(answered(vec![late(), busy()]).is_err_and(|it| !it.is_undetermined()));
+        for mixed in [
+            vec![done(), late()],
+            vec![busy(), done()],
+            vec![unknown(), busy()],
+            vec![late(), unknown()],
+        ] {
+            assert!(answered(mixed).is_err_and(|it| it.is_undetermined()));
         }
     }
 }
