@@ -199,16 +199,16 @@ fn summarise(done: &[Done], options: &Options) -> Result<()> {
 }
 
 fn run_cargo(workspace: &Workspace, arguments: &[&str]) -> Result<()> {
-    run_shown(Command::new(cargo()).args(arguments).current_dir(&workspace.root))
+    run_shown(cargo().args(arguments).current_dir(&workspace.root))
 }
 
 fn tests(workspace: &Workspace) -> Result<()> {
-    let mut test = Command::new(cargo());
+    let mut test = cargo();
     run_shown_limited(test.args(["test", "--no-fail-fast"]).current_dir(&workspace.root), TESTS_MAX)
 }
 
 fn api_docs(workspace: &Workspace) -> Result<()> {
-    let mut build = Command::new(cargo());
+    let mut build = cargo();
     build.args(["doc", "--no-deps", "--quiet"]).current_dir(&workspace.root);
     run_shown(build.env("RUSTDOCFLAGS", "-D warnings"))
 }

@@ -4,7 +4,6 @@ use crate::process::{Ended, run_limited};
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
-use std::process::Command;
 use std::time::Duration;
 
 /// Time for the download of the advisories and the checks. They usually take less than a minute.
@@ -41,7 +40,7 @@ pub(crate) fn advisories(workspace: &Workspace) -> Result<()> {
 }
 
 fn run(workspace: &Workspace, checks: &[&str]) -> Result<()> {
-    let mut deny = Command::new(cargo());
+    let mut deny = cargo();
     deny.args(["deny", "--color", "never", "--locked", "check", "--hide-inclusion-graph"]);
     deny.args(checks).current_dir(&workspace.root);
     let (ended, printed) = run_limited(&mut deny, LIMIT)?;

@@ -16,7 +16,7 @@ const BINARIES: [&str; 2] = ["stele", "stele-backup"];
 /// `target/dist/NAME.debug`. gdb, perf and addr2line find the symbols by the link and the build id in the binary.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     tools::require(tools::FOR_DIST)?;
-    let mut build = Command::new(cargo());
+    let mut build = cargo();
     build.args(["build", "--package", "stele-cli", "--profile", PROFILE]);
     run_shown(build.current_dir(&workspace.root))?;
     let folder = workspace.target.join("dist");

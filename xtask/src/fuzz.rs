@@ -40,7 +40,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<()> {
 }
 
 fn guided(workspace: &Workspace) -> Result<Command> {
-    let mut command = Command::new(cargo());
+    let mut command = cargo();
     command.args(["run", "--quiet", "--package", FUZZ.package]).current_dir(&workspace.root);
     // With a named platform the flags do not apply to build scripts, which need no coverage.
     command.args(["--target", &host()?]).env("RUSTFLAGS", COVERAGE);

@@ -51,7 +51,7 @@ pub fn build_with(
 }
 
 fn command(workspace: &Workspace, program: Program, release: bool, features: &[&str]) -> Command {
-    let mut build = Command::new(cargo());
+    let mut build = cargo();
     build.args(["build", "--quiet", "--bin", program.name]).current_dir(&workspace.root);
     if program.name == STELE.name {
         // `stele backup` runs it from the same folder.

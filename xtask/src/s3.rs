@@ -101,7 +101,7 @@ fn s3proxy(work: &Path) -> Result<PathBuf> {
 }
 
 fn exercise(workspace: &Workspace) -> Result<PathBuf> {
-    let mut build = Command::new(cargo());
+    let mut build = cargo();
     build.args(["build", "--quiet", "-p", "stele-backup", "--example", "exercise"]);
     run_shown(build.current_dir(&workspace.root))?;
     Ok(workspace.target.join("debug/examples/exercise"))

@@ -30,7 +30,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result<()> {
 /// path.
 pub(crate) fn oldest(workspace: &Workspace) -> Result<PathBuf> {
     let (source, built) = source_of_oldest(workspace)?;
-    let mut command = Command::new(cargo());
+    let mut command = cargo();
     command.args(["build", "--quiet", "--locked", "-p", "stele-cli", "--target-dir"]).arg(&built);
     run_shown(command.current_dir(&source)).context("building the oldest supported version")?;
     Ok(built.join("debug/stele"))
@@ -42,7 +42,7 @@ pub(crate) fn example_of_oldest(workspace: &Workspace, text: &str) -> Result<Pat
     let examples = source.join("crates/engine/examples");
     fs::create_dir_all(&examples)?;
     fs::write(examples.join("former.rs"), text)?;
-    let mut command = Command::new(cargo());
+    let mut command = cargo();
     command.args(["build", "--quiet", "--locked", "-p", "stele-engine", "--example", "former"]);
     command.arg("--target-dir").arg(&built);
     run_shown(command.current_dir(&source)).context("building an example of its engine")?;

@@ -62,7 +62,7 @@ pub struct Target {
 impl Workspace {
     /// Runs `cargo metadata` and reads its output.
     pub fn load() -> Result<Self> {
-        let output = Command::new(cargo())
+        let output = cargo()
             .args(["metadata", "--format-version", "1", "--no-deps"])
             .output()
             .context("running cargo metadata")?;
@@ -83,7 +83,21 @@ impl Workspace {
     }
 }
 
-/// Returns the path of the cargo that runs this program.
-pub fn cargo() -> String {
-    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+/// Returns the cargo that runs this program, without the variables that it set for this program.
+///
+/// The build script of `ring` runs again when `CARGO_MANIFEST_DIR` or a `CARGO_PKG_` variable of cargo's own
+/// environment differs. With those of this program, cargo would build all that depends on it once more,
+/// after each build from a shell.
+pub fn cargo() -> Command {
+    let path = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(path);
+    for (name, _) in std::env::vars_os() {
+        let is_of_package = name.to_str().is_some_and(|name| {
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        });
+        if is_of_package {
+            command.env_remove(name);
+        }
+    }
+    command
 }

@@ -88,7 +88,7 @@ fn build_go(sources: &Path, built: &Path, name: &str) -> Result<PathBuf> {
 
 fn build_tikv_rust(sources: &Path, built: &Path) -> Result<PathBuf> {
     let target = built.join("tikv-rust");
-    let mut build = Command::new(cargo());
+    let mut build = cargo();
     build.args(["build", "--quiet", "--locked"]).arg("--target-dir").arg(&target);
     run_shown(build.current_dir(sources.join("tikv-rust")))?;
     Ok(target.join("debug/stele-tests-tikv-rust"))

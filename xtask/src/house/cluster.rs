@@ -69,7 +69,7 @@ pub(super) fn build(workspace: &Workspace) -> Result<Built> {
     tools::require(tools::FOR_HOUSE)?;
     let target = workspace.target.join("house");
     std::fs::create_dir_all(&target)?;
-    let mut build = Command::new(cargo());
+    let mut build = cargo();
     build.args(["build", "--quiet", "--package", STELE.package, "--bin", STELE.name]);
     build.arg("--target-dir").arg(&target).current_dir(&workspace.root);
     // Not incremental: the code is then cut into the same parts every time.

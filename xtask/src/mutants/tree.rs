@@ -79,7 +79,7 @@ impl Tree {
     }
 
     fn cargo(&self) -> Command {
-        let mut command = Command::new(cargo());
+        let mut command = cargo();
         command.current_dir(&self.workspace.root);
         command.env("CARGO_TARGET_DIR", &self.workspace.target);
         command.env("CARGO_BUILD_BUILD_DIR", &self.build);
