@@ -10,7 +10,7 @@ use std::error::Error;
 use std::fmt::Write;
 use std::path::Path;
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "metapb.proto",
     "errorpb.proto",
     "kvrpcpb.proto",
@@ -20,6 +20,7 @@ const FILES: [&str; 9] = [
     "keyspacepb.proto",
     "stele/control/v1/control.proto",
     "stele/kv/v1/kv.proto",
+    "stele/redis/v1/redis.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -99,6 +99,7 @@ fn numbers(counts: &Counts) -> String {
     let Counts { lost_majorities, moments_begun, moments, moments_of_deposed, .. } = counts;
     let Counts { entries_followed, copies_followed, in_sessions, repeated, .. } = counts;
     let Counts { levels_raised, above_level, .. } = counts;
+    let Counts { programs, programs_of_several, program_lookups, programs_unknown, .. } = counts;
     let slowed_ms_most = slowed_nanos_most / MS;
     let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
@@ -112,7 +113,9 @@ fn numbers(counts: &Counts) -> String {
          and {restored_directories} restored directories, {moments} of {moments_begun} moments, \
          {moments_of_deposed} answers of deposed leaders, \
          {entries_followed} entries followed from {copies_followed} copies, {in_sessions} requests of sessions \
-         ({repeated} repetitions), {levels_raised} nodes with a raised level, {above_level} refusals before"
+         ({repeated} repetitions), {levels_raised} nodes with a raised level, {above_level} refusals before, \
+         {programs} programs ({programs_of_several} sent of several keys, {program_lookups} lookups, \
+         {programs_unknown} unknown)"
     )
 }
 

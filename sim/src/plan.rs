@@ -75,6 +75,8 @@ pub struct Plan {
     pub modify_permille: u64,
     /// Read-modify-writes, and puts of single keys, per 1000 that are requests of sessions.
     pub session_permille: u64,
+    /// Operations per 1000 that are programs of several keys.
+    pub program_permille: u64,
     /// Whether disks serve reads from the system's page cache. Without it most values are looked up
     /// beside the loop.
     pub has_page_cache: bool,
@@ -163,7 +165,8 @@ impl Plan {
             fill_permille: pick(prng, &[0, 0, 40, 150]),
             modify_permille: modify_permille(seed),
             session_permille: session_permille(seed),
-            has_page_cache: modify_permille(seed) == 0 || fork(seed, "page cache").coin(),
+            program_permille: program_permille(seed),
+            has_page_cache: !looks_up(seed) || fork(seed, "page cache").coin(),
             batch_entry_bytes_max: pick(&mut fork(seed, "batch"), &[500, 2_000, 8 << 20]),
             queue_bytes_max: pick(&mut fork(seed, "queue"), &[4_000, 40_000, 256 << 20, 256 << 20]),
             way_nanos: (way_least, way_least + pick(prng, &[100_000, 1_000_000, 5_000_000])),
@@ -356,6 +359,10 @@ const WITH_MOMENTS: [u64; 5] = [2, 3, 5, 11, 18];
 /// the seeds that once showed a fault have none of them either.
 const WITH_SESSIONS: [u64; 9] = [2, 5, 11, 18, 19, 22, 25, 31, 39];
 
+/// Remainders by 40 of the seeds with programs of several keys. The seeds that once showed a fault have none of
+/// them.
+const WITH_PROGRAMS: [u64; 8] = [5, 11, 14, 18, 19, 28, 31, 33];
+
 /// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
 /// them either.
 const WITH_FOLLOWER: [u64; 3] = [0, 3, 18];
@@ -380,6 +387,18 @@ fn session_permille(seed: u64) -> u64 {
         true => pick(&mut fork(seed, "session share"), &[100, 300, 500]),
         false => 0,
     }
+}
+
+fn program_permille(seed: u64) -> u64 {
+    match WITH_PROGRAMS.contains(&(seed % 40)) {
+        true => pick(&mut fork(seed, "program share"), &[300, 500, 800]),
+        false => 0,
+    }
+}
+
+/// Returns whether requests of clients read pairs beside a store's loop.
+fn looks_up(seed: u64) -> bool {
+    modify_permille(seed) + program_permille(seed) > 0
 }
 
 fn settings(prng: &mut Prng) -> Vec<(&'static str, u64)> {

@@ -9,10 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Documents, by their paths from the workspace's root.
-const DOCUMENTS: [&str; 6] = [
+const DOCUMENTS: [&str; 7] = [
     "README.md",
     "ARCHITECTURE.md",
     "docs/backup.md",
+    "docs/redis.md",
     "docs/security.md",
     "docs/upgrade.md",
     "docs/watch.md",

@@ -284,7 +284,9 @@ impl Store {
         match self.db.modify(key, change)? {
             Modified::Updated { value } => Ok(value),
             Modified::Unfit(unfit) => Err(unfit.error()),
-            Modified::Replaced { .. } | Modified::Unchanged { .. } => Ok(Bytes::new()),
+            Modified::Replaced { .. } | Modified::Unchanged { .. } | Modified::Answered { .. } => {
+                Ok(Bytes::new())
+            }
         }
     }
 

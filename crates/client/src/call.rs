@@ -7,6 +7,7 @@ use bytes::Bytes;
 use std::future::Future;
 use stele_proto::stele::control::v1 as control;
 use stele_proto::stele::kv::v1 as kv;
+use stele_proto::stele::redis::v1 as redis;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
 use stele_proto::tikvpb::batch_commands_response::response::Cmd as Done;
 use stele_proto::{ScanResponse, errorpb, kvrpcpb, pdpb};
@@ -234,6 +235,50 @@ raw_call!(kv, PutInSessionRequest, Recorded, |r| match r.refusal() {
         "the deadline of the call does not allow it by the cluster's time".to_owned(),
     _ => take(&mut r.error),
 });
+/// Redis commands that may change something.
+#[derive(Clone)]
+pub(crate) struct RunCommands(pub redis::RunRequest);
+
+/// Redis commands that change nothing.
+#[derive(Clone)]
+pub(crate) struct ReadCommands(pub redis::RunRequest);
+
+macro_rules! redis_call {
+    ($name:ident, $effect:ident) => {
+        impl Call for $name {
+            type Response = redis::RunResponse;
+
+            async fn send(
+                self,
+                connection: &Connection,
+                departure: &Departure,
+            ) -> Result<Self::Response, Status> {
+                type RedisClient = redis::redis_client::RedisClient<Observed<Wire>>;
+                unary!(RedisClient, self.0, connection, departure, run)
+            }
+        }
+
+        impl RawCall for $name {
+            const REPETITION: Repetition = Repetition::$effect;
+
+            fn set_context(&mut self, context: kvrpcpb::Context) {
+                self.0.context = Some(context);
+            }
+
+            fn region_error(response: &mut Self::Response) -> Option<errorpb::Error> {
+                response.region_error.take()
+            }
+
+            fn failure(response: &mut Self::Response) -> String {
+                take(&mut response.error)
+            }
+        }
+    };
+}
+
+redis_call!(RunCommands, Once);
+redis_call!(ReadCommands, Read);
+
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, WriteRequest, Write, |r| take(&mut r.error));
 raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));

@@ -51,7 +51,8 @@ impl Client {
         Self::connect_through(Box::new(network), addresses, options).await
     }
 
-    pub(crate) async fn connect_through(
+    /// Connects through connections that `dial` makes.
+    pub async fn connect_through(
         dial: Box<dyn Dial>,
         addresses: &[impl AsRef<str>],
         options: Options,
@@ -113,6 +114,7 @@ impl Client {
             ColumnFamily::Default => String::new(),
             ColumnFamily::Lock => "lock".to_owned(),
             ColumnFamily::Write => "write".to_owned(),
+            ColumnFamily::Redis => "redis".to_owned(),
         }
     }
 }

@@ -39,7 +39,7 @@ pub mod fuzzing;
 pub mod simulation;
 
 pub use client::{Client, Options};
-pub use connections::connect as connect_channel;
+pub use connections::{Dial, Dialled, Wire, connect as connect_channel, over};
 pub use control::{Comparison, Control, KnownStores, RegionRow, Verdict};
 pub use raw::{
     Checksum, Copied, Copy, KeyWrite, Pair, PutPair, Scan, ScanOptions, Session, Swap, Ttl,
@@ -48,6 +48,8 @@ pub use raw::{
 pub use stele_proto::stele::control::v1 as messages;
 /// A copied pair.
 pub use stele_proto::stele::kv::v1::CopiedPair;
+/// Messages of Redis commands between nodes.
+pub use stele_proto::stele::redis::v1 as redis_messages;
 pub use watch::{
     Cut, CutPart, Families, LoggedEvent, LoggedWrite, OldValue, Token, Watch, WatchEvent,
     WatchFrom, WatchOptions, Writes,

@@ -14,7 +14,7 @@ use crate::stages::StageTimes;
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use stele_storage::{RegionEntries, Space, StorageEngine};
+use stele_storage::{PROGRAM_KEYS_MAX, RegionEntries, Space, StorageEngine};
 use stele_types::{
     ClusterTime, LogIndex, Region, RegionEpoch, RegionId, StoreId, Term, TickMillis,
 };
@@ -66,7 +66,8 @@ pub(crate) struct Context<E: StorageEngine> {
     lookups_under_way: usize,
 }
 
-const LOOKUPS_MAX: usize = 1024;
+/// Two programs of the most keys.
+const LOOKUPS_MAX: usize = 2 * PROGRAM_KEYS_MAX;
 
 const GONE_MAX: usize = 1024;
 
@@ -128,16 +129,19 @@ impl<E: StorageEngine> Context<E> {
         }
     }
 
-    /// Starts a lookup and returns its id; `None` if too many have no result.
-    pub(crate) fn look_up(&mut self, region: RegionId, key: Bytes) -> Option<LookupId> {
-        if self.lookups_under_way >= LOOKUPS_MAX {
+    /// Starts lookups and returns their ids; `None` if too many have no result.
+    pub(crate) fn look_up(&mut self, region: RegionId, keys: Vec<Bytes>) -> Option<Vec<LookupId>> {
+        if self.lookups_under_way + keys.len() > LOOKUPS_MAX {
             return None;
         }
-        self.lookups += 1;
-        self.lookups_under_way += 1;
-        let id = LookupId(self.lookups);
-        self.out.lookups.push(Lookup { id, region, key });
-        Some(id)
+        self.lookups_under_way += keys.len();
+        let start = |key| {
+            self.lookups += 1;
+            let id = LookupId(self.lookups);
+            self.out.lookups.push(Lookup { id, region, key });
+            id
+        };
+        Some(keys.into_iter().map(start).collect())
     }
 
     pub(crate) fn lookup_ended(&mut self) {

@@ -3,7 +3,8 @@
 use crate::messages::{PeerMessage, SnapshotHeader};
 use crate::output::{Lookup, Ticket};
 use bytes::Bytes;
-use stele_storage::{Modification, Pair, StorageEngine};
+use std::sync::Arc;
+use stele_storage::{Modification, Pair, Program, StorageEngine};
 use stele_types::{
     LogIndex, MomentId, Peer, PeerId, Region, RegionId, Result, SessionRequest, StoreId, Term,
 };
@@ -13,8 +14,15 @@ use stele_types::{
 pub struct Now {
     /// Nanoseconds of a monotonic clock.
     pub monotonic_nanos: u64,
-    /// Seconds since the Unix epoch; compared with times to live.
-    pub unix_seconds: u64,
+    /// Milliseconds since the Unix epoch.
+    pub unix_millis: u64,
+}
+
+impl Now {
+    /// Returns seconds since the Unix epoch; times to live are compared with it.
+    pub fn unix_seconds(&self) -> u64 {
+        self.unix_millis / 1_000
+    }
 }
 
 /// Id of a request on this store. The queue of its loop gives it.
@@ -91,6 +99,8 @@ pub enum Request {
     Write(Write),
     /// Client read-modify-write of one key.
     Modify(Modify),
+    /// Client change of several keys, decided together.
+    Run(Run),
     /// Client read that no lease served.
     Read(Read),
     /// Change of a region, by placement or an administrator.
@@ -107,6 +117,7 @@ impl Request {
         match self {
             Self::Write(write) => write.command.len() as u64,
             Self::Modify(modify) => modify.bytes() as u64,
+            Self::Run(run) => run.program.bytes() as u64,
             Self::Read(_) | Self::Admin(_) | Self::SnapshotOffered(_) | Self::Moment(_) => 0,
         }
     }
@@ -121,6 +132,12 @@ impl From<Write> for Request {
 impl From<Modify> for Request {
     fn from(modify: Modify) -> Self {
         Self::Modify(modify)
+    }
+}
+
+impl From<Run> for Request {
+    fn from(run: Run) -> Self {
+        Self::Run(run)
     }
 }
 
@@ -189,6 +206,17 @@ impl Modify {
     pub fn bytes(&self) -> usize {
         self.key.len() + self.change.value_bytes()
     }
+}
+
+/// A change of several keys of one region: the leader decides it when it proposes it, on the pairs of all its
+/// keys at once, and one entry holds all its operations.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Routing fields. The request thread has checked that every key lies in the range of that
+    /// version.
+    pub header: Header,
+    /// What decides.
+    pub program: Arc<dyn Program>,
 }
 
 /// A read: the reply says when a view of the engine holds all that was acknowledged before it.

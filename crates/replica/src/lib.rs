@@ -45,7 +45,7 @@ pub use committed_merges::CommittedMerges;
 pub use entry_recovery::EntryRecovery;
 pub use input::{
     Admin, AdminCall, ChangeKind, Header, Input, Modify, MomentCall, MomentStep, NewRegion, Now,
-    PeerChange, Read, Recovery, Request, RequestId, Write,
+    PeerChange, Read, Recovery, Request, RequestId, Run, Write,
 };
 pub use maintenance::{Maintenance, Slice};
 pub use messages::{
@@ -62,6 +62,6 @@ pub use queue::{Admitted, CoreCall, Item, MemoryGuard, NotTaken, Queue, Submissi
 pub use reads::{LinearizableRead, ReadGate, ReadPath, ReadPermit, Reader};
 pub use slowdown::{REPORT_NANOS, SlowWriters, Slowdowns, WAIT_NANOS_MAX};
 pub use stages::{Stage, StageNanos, StageSums, StageTimes, Timings};
-pub use stele_storage::{Modification, Modified, NewPair};
+pub use stele_storage::{Modification, Modified, NewPair, Outcome, Program, ProgramStep};
 pub use store::RaftStore;
 pub use turn::{CarryOut, Ended, StoreLoop};

@@ -116,6 +116,7 @@ impl SlowWriters {
         let region = match request {
             Request::Write(write) if !write.only_deletes => write.header.region,
             Request::Modify(modify) if adds_bytes(&modify.change) => modify.header.region,
+            Request::Run(run) => run.header.region,
             _ => return None,
         };
         let own = self.own();

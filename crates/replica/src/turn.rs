@@ -228,6 +228,7 @@ fn deadline_of(request: &Request) -> u64 {
     match request {
         Request::Write(write) => write.header.deadline_nanos,
         Request::Modify(modify) => modify.header.deadline_nanos,
+        Request::Run(run) => run.header.deadline_nanos,
         Request::Read(_) | Request::Admin(_) | Request::SnapshotOffered(_) | Request::Moment(_) => {
             0
         }
@@ -292,7 +293,7 @@ mod tests {
             self.now += 1_000_000;
             let mut items = Vec::new();
             self.queue.take(&mut items);
-            let now = Now { monotonic_nanos: self.now, unix_seconds: 0 };
+            let now = Now { monotonic_nanos: self.now, unix_millis: 0 };
             self.store_loop.turn(&mut items, now)
         }
 

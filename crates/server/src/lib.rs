@@ -19,6 +19,7 @@ pub mod placement;
 pub mod port;
 pub mod recover;
 pub mod recovery_thread;
+pub(crate) mod redis;
 pub mod snapshot_transfer;
 pub mod store;
 pub mod stores;

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use stele_types::{KeyRange, RegionId};
+use stele_types::{KeyRange, RegionId, redis_key};
 
 const SAMPLE_EVERY: u64 = 64;
 /// Sampled keys of a region; later ones replace earlier ones.
@@ -49,7 +49,7 @@ impl LoadSamples {
             return None;
         }
         keys.sort_unstable();
-        let middle = keys.get(keys.len() / 2)?.clone();
+        let middle = redis_key::border(keys.get(keys.len() / 2)?);
         let same = keys.iter().filter(|key| **key == middle).count();
         (middle > range.start && same * 2 < keys.len()).then_some(middle)
     }

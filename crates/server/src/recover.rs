@@ -28,7 +28,7 @@ pub type OfflineDir = Offline<Engine>;
 /// Opens a node's directory. Opening changes files, as the start of the node would.
 pub fn open(vfs: Arc<dyn Vfs>, dir: &Path) -> Result<(OfflineDir, Arc<Engine>)> {
     let clock = SystemClock::new();
-    let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() };
+    let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_millis: clock.unix_millis() };
     let engine = Arc::new(open_engine(vfs, dir)?);
     let offline = Offline::open(engine.clone(), now, crate::node::random())?;
     Ok((offline, engine))

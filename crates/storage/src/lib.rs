@@ -9,6 +9,7 @@ mod found;
 mod log_store;
 mod modification;
 mod overlay;
+mod program;
 mod record;
 mod state_machine;
 mod view;
@@ -19,6 +20,7 @@ pub use modification::{Decision, Modification, Modified, NewPair, decide};
 pub use overlay::{
     DueMerge, Effects, KeyChange, Layer, MergedLayers, Overlaid, Overlay, effect_bytes,
 };
+pub use program::{Outcome, PROGRAM_KEYS_MAX, Pairs, Program, ProgramStep};
 pub use record::{decode_record, encode_record};
 pub use state_machine::{
     EngineStats, LostValue, Maintained, RangeSize, RegionEntries, Repair, Snapshots, StateMachine,

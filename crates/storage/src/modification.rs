@@ -73,6 +73,11 @@ pub enum Modified {
     },
     /// Nothing changed: the value of the key does not allow the change.
     Unfit(Unfit),
+    /// A program was decided.
+    Answered {
+        /// Its answer.
+        answer: Bytes,
+    },
 }
 
 /// Decision on a modification.

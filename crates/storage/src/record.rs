@@ -3,10 +3,10 @@
 //! ```text
 //! record := version:u8 (1) result:u8 [expires_at_s:varint value | bytes:varint | value]
 //! result := 0 replaced nothing | 1 replaced a pair | 2 updated | 3 unchanged nothing
-//!         | 4 unchanged a pair | 5 not a number | 6 overflow | 7 too long
+//!         | 4 unchanged a pair | 5 not a number | 6 overflow | 7 too long | 8 answered
 //! ```
 //!
-//! Pairs have expiry and value, an update its value, a value that is too long its bytes.
+//! Pairs have expiry and value, an update its value, a value that is too long its bytes, a program its answer.
 
 use crate::{Modified, Pair};
 use bytes::Bytes;
@@ -22,6 +22,7 @@ const UNCHANGED_PAIR: u8 = 4;
 const NOT_A_NUMBER: u8 = 5;
 const OVERFLOW: u8 = 6;
 const TOO_LONG: u8 = 7;
+const ANSWERED: u8 = 8;
 
 /// Returns the value of a request's record.
 pub fn encode_record(result: &Modified) -> Vec<u8> {
@@ -35,6 +36,7 @@ pub fn encode_record(result: &Modified) -> Vec<u8> {
         Modified::Replaced { previous: None } => vec![VERSION, REPLACED],
         Modified::Replaced { previous: Some(pair) } => with_pair(REPLACED_PAIR, pair),
         Modified::Updated { value } => [&[VERSION, UPDATED], &value[..]].concat(),
+        Modified::Answered { answer } => [&[VERSION, ANSWERED], &answer[..]].concat(),
         Modified::Unchanged { previous: None } => vec![VERSION, UNCHANGED],
         Modified::Unchanged { previous: Some(pair) } => with_pair(UNCHANGED_PAIR, pair),
         Modified::Unfit(Unfit::NotANumber) => vec![VERSION, NOT_A_NUMBER],
@@ -62,6 +64,7 @@ pub fn decode_record(key: &Bytes, record: &Bytes) -> Option<Modified> {
         REPLACED_PAIR => return Some(Modified::Replaced { previous: Some(pair(rest)?) }),
         UNCHANGED_PAIR => return Some(Modified::Unchanged { previous: Some(pair(rest)?) }),
         UPDATED => return Some(Modified::Updated { value: record.slice_ref(rest) }),
+        ANSWERED => return Some(Modified::Answered { answer: record.slice_ref(rest) }),
         REPLACED => Modified::Replaced { previous: None },
         UNCHANGED => Modified::Unchanged { previous: None },
         NOT_A_NUMBER => Modified::Unfit(Unfit::NotANumber),
@@ -92,12 +95,13 @@ mod tests {
             Modified::Unfit(Unfit::NotANumber),
             Modified::Unfit(Unfit::Overflow),
             Modified::Unfit(Unfit::TooLong { bytes: 70_000 }),
+            Modified::Answered { answer: Bytes::from_static(b"+OK") },
         ];
         for result in results {
             let record = Bytes::from(encode_record(&result));
             assert_eq!(decode_record(&key, &record), Some(result));
         }
-        for record in [&[][..], &[1], &[2, 0], &[1, 8], &[1, 0, 0], &[1, 7], &[1, 7, 0x80], &[1, 1]]
+        for record in [&[][..], &[1], &[2, 0], &[1, 9], &[1, 0, 0], &[1, 7], &[1, 7, 0x80], &[1, 1]]
         {
             assert_eq!(decode_record(&key, &Bytes::copy_from_slice(record)), None, "{record:?}");
         }

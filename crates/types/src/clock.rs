@@ -4,8 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Source of the store's time.
 pub trait Clock: Send + Sync + std::fmt::Debug {
+    /// Returns milliseconds since the Unix epoch.
+    fn unix_millis(&self) -> u64;
     /// Returns seconds since the Unix epoch; expiry is compared with it.
-    fn unix_seconds(&self) -> u64;
+    fn unix_seconds(&self) -> u64 {
+        self.unix_millis() / 1_000
+    }
     /// Returns nanoseconds on a clock that never goes back; durations are measured with it. It counts
     /// the time in which the machine was suspended: leases and vote holds rest on it.
     fn monotonic_nanos(&self) -> u64;
@@ -30,8 +34,8 @@ impl ManualClock {
 }
 
 impl Clock for ManualClock {
-    fn unix_seconds(&self) -> u64 {
-        self.nanos.load(Ordering::Relaxed) / 1_000_000_000
+    fn unix_millis(&self) -> u64 {
+        self.nanos.load(Ordering::Relaxed) / 1_000_000
     }
 
     fn monotonic_nanos(&self) -> u64 {

@@ -13,6 +13,8 @@ pub const SYSTEM: u8 = 0x04;
 /// Space of the records of sessions' requests; see [`RecordKey`].
 pub const RECORDS: u8 = 0x05;
 
+const REDIS: u8 = 0x06;
+
 /// A column family of user data: a key space of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ColumnFamily {
@@ -23,11 +25,15 @@ pub enum ColumnFamily {
     Lock,
     /// Family `write`.
     Write,
+    /// Family `redis`: the pairs of Redis keys. Only Redis commands and restores write it.
+    Redis,
 }
 
 impl ColumnFamily {
     /// All families, in the order of their spaces.
-    pub const ALL: [Self; 3] = [Self::Default, Self::Lock, Self::Write];
+    pub const ALL: [Self; 4] = [Self::Default, Self::Lock, Self::Write, Self::Redis];
+    /// The families of RawKV, in the order of their spaces.
+    pub const RAW: [Self; 3] = [Self::Default, Self::Lock, Self::Write];
 
     /// Returns the family with this name; the empty name is the default family.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -35,6 +41,7 @@ impl ColumnFamily {
             "" | "default" => Some(Self::Default),
             "lock" => Some(Self::Lock),
             "write" => Some(Self::Write),
+            "redis" => Some(Self::Redis),
             _ => None,
         }
     }
@@ -45,6 +52,7 @@ impl ColumnFamily {
             Self::Default => 0x01,
             Self::Lock => 0x02,
             Self::Write => 0x03,
+            Self::Redis => REDIS,
         }
     }
 
@@ -262,8 +270,10 @@ mod tests {
         let whole = KeyRange::all();
         let ranges = ColumnFamily::ALL.map(|cf| cf.engine_range(&whole));
         for pair in ranges.windows(2) {
-            assert_eq!(pair[0].end, pair[1].start);
+            assert!(pair[0].end <= pair[1].start);
         }
+        let others = [LOCAL, SYSTEM, RECORDS].map(|space| range_in_space(space, &whole));
+        assert!(others.iter().all(|other| ranges.iter().all(|range| !range.overlaps(other))));
         assert!(ranges[0].contains(&ColumnFamily::Default.engine_key(&[255; 9])));
         assert!(!ranges[0].contains(&ColumnFamily::Lock.engine_key(b"")));
         let key = ColumnFamily::Write.engine_key(b"k");

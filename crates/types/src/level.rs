@@ -11,6 +11,7 @@ use std::fmt;
 /// | 1 | 0.1.0 | files 2, manifest 3, state of garbage collection 2, hello 1 to 4, everything else 1 |
 /// | 2 | 0.2.0 | the file `STORE` in format 3, which records the level; moments: the calls Pause and Seal |
 /// | 3 | 0.2.0 | records of sessions' requests, in space 5 of the ordered keys |
+/// | 4 | 0.2.0 | Redis keys, in space 6 of the ordered keys |
 ///
 /// A new cluster has the newest level of its first node. `stele ctl finalize` raises it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,11 +25,13 @@ impl Level {
     pub const MOMENTS: Self = Self(2);
     /// Level of the records of sessions' requests.
     pub const SESSIONS: Self = Self(3);
+    /// Level of Redis keys.
+    pub const REDIS: Self = Self(4);
     /// Newest level that this program supports.
-    pub const NEWEST: Self = Self::SESSIONS;
+    pub const NEWEST: Self = Self::REDIS;
 
     /// Versions that first supported each level, from the oldest level on.
-    const VERSIONS: [&str; 3] = ["0.1.0", "0.2.0", "0.2.0"];
+    const VERSIONS: [&str; 4] = ["0.1.0", "0.2.0", "0.2.0", "0.2.0"];
 
     /// Returns the level with this number, also one that this program does not support; 0, which earlier
     /// versions state, is the oldest.

@@ -17,6 +17,7 @@ pub mod lineage;
 pub mod locator;
 pub mod lock;
 pub mod prng;
+pub mod redis_key;
 pub mod region;
 pub mod session;
 pub mod size;

@@ -133,8 +133,8 @@ impl Region {
         self.peers.iter().find(|peer| peer.id == id)
     }
 
-    /// Returns the engine ranges that hold the region's pairs, ascending: those of the families, then
-    /// that of the records of sessions' requests.
+    /// Returns the engine ranges that hold the region's pairs, ascending: those of RawKV's families, that of
+    /// the records of sessions' requests, and that of family `redis`.
     ///
     /// Invariant: a record is in the region of its key, through splits, merges and snapshots.
     /// Tests: `a_record_is_in_the_region_of_its_key_and_in_no_other`,
@@ -144,8 +144,10 @@ impl Region {
             RegionKind::Data => {
                 let records = session::record_range(&self.range);
                 // bug types.records_left_behind: let records = KeyRange::new("x", "x");
-                let families = ColumnFamily::ALL.iter().map(|cf| cf.engine_range(&self.range));
-                families.chain((!records.is_empty()).then_some(records)).collect()
+                let raw = ColumnFamily::RAW.iter().map(|cf| cf.engine_range(&self.range));
+                let records = (!records.is_empty()).then_some(records);
+                let redis = ColumnFamily::Redis.engine_range(&self.range);
+                raw.chain(records).chain([redis]).collect()
             }
             RegionKind::System => vec![keyspace::range_in_space(keyspace::SYSTEM, &self.range)],
         }
@@ -278,7 +280,7 @@ mod tests {
     #[test]
     fn a_data_region_owns_its_range_in_every_family() {
         let ranges = sample().engine_ranges();
-        assert_eq!(ranges.len(), 4, "three families and the records");
+        assert_eq!(ranges.len(), 5, "four families and the records");
         assert!(ranges.windows(2).all(|pair| pair[0].end <= pair[1].start));
         assert!(ranges[1].contains(&ColumnFamily::Lock.engine_key(b"c")));
         assert!(!ranges[1].contains(&ColumnFamily::Lock.engine_key(b"a")));

@@ -9,6 +9,7 @@ mod log;
 mod port;
 mod proto;
 mod records;
+mod redis;
 mod replication;
 mod text;
 mod tls;
@@ -62,4 +63,6 @@ pub const ALL: &[Target] = &[
     text::JSON_LINE,
     tls::CERTIFICATE,
     backup::OBJECT,
+    redis::REQUESTS,
+    redis::PAIR,
 ];

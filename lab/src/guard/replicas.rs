@@ -283,7 +283,7 @@ impl Group {
 }
 
 fn now(nanos: u64) -> Now {
-    Now { monotonic_nanos: nanos, unix_seconds: 1_000_000 }
+    Now { monotonic_nanos: nanos, unix_millis: 1_000_000_000 }
 }
 
 #[derive(Default)]

@@ -3,11 +3,13 @@
 use crate::world::World;
 use stele_placement::StoreState;
 use stele_storage::{EngineView, ScanOptions, StateMachine};
-use stele_types::{Command, EntryRecord, KeyRange, Level, LogBatch, Op, Record, keyspace};
+use stele_types::{
+    ColumnFamily, Command, EntryRecord, KeyRange, Level, LogBatch, Op, Record, keyspace,
+};
 
 impl World {
-    /// Checks that all stores of the cluster record the level in use, and that no other store holds records of
-    /// sessions.
+    /// Checks that all stores of the cluster record the level in use, and that no store below the level of a
+    /// space of keys holds pairs of that space.
     pub(super) fn check_levels(&mut self) {
         if !self.plan.begins_at_oldest_level {
             return;
@@ -18,16 +20,15 @@ impl World {
             ));
         }
         for number in self.serving() {
-            let Some(engine) = self.engine(number).filter(|it| it.level() < Level::SESSIONS) else {
-                continue;
-            };
-            let records =
-                KeyRange::new([keyspace::RECORDS].to_vec(), [keyspace::RECORDS + 1].to_vec());
-            let found = engine.view().and_then(|view| view.scan(&ScanOptions::new(records, 1)));
-            match found {
-                Ok(found) if found.is_empty() => {}
-                Ok(_) => return self.fail_level(number, "has a record of a session"),
-                Err(error) => self.check_read_error(number, &error),
+            let Some(engine) = self.engine(number) else { continue };
+            for (space, _) in spaces_above(engine.level()) {
+                let pairs = KeyRange::new([space].to_vec(), [space + 1].to_vec());
+                let found = engine.view().and_then(|view| view.scan(&ScanOptions::new(pairs, 1)));
+                match found {
+                    Ok(found) if found.is_empty() => {}
+                    Ok(_) => return self.fail_level(number, space, "has a pair"),
+                    Err(error) => self.check_read_error(number, &error),
+                }
             }
         }
     }
@@ -47,33 +48,43 @@ impl World {
 
     /// Checks a batch that a store writes to its log.
     pub(crate) fn check_level_of(&mut self, number: u64, batch: &LogBatch) {
-        let is_below = |level: Level| level < Level::SESSIONS;
-        let level = self.engine(number).map(|engine| engine.level());
-        if !self.plan.begins_at_oldest_level || !level.is_some_and(is_below) {
+        let Some(level) = self.engine(number).map(|engine| engine.level()) else { return };
+        if !self.plan.begins_at_oldest_level {
             return;
         }
-        let has_record = |record: &Record| match record {
-            Record::Entry(entry) => changes_records(entry),
-            Record::HardState(..) | Record::Mark(..) => false,
-        };
-        if batch.records.iter().any(has_record) {
-            self.fail_level(number, "writes a record of a session to its log");
+        for (space, _) in spaces_above(level) {
+            let changes = |record: &Record| match record {
+                Record::Entry(entry) => changes_space(entry, space),
+                Record::HardState(..) | Record::Mark(..) => false,
+            };
+            if batch.records.iter().any(changes) {
+                self.fail_level(number, space, "writes a pair to its log");
+            }
         }
     }
 
-    fn fail_level(&mut self, number: u64, what: &str) {
+    fn fail_level(&mut self, number: u64, space: u8, what: &str) {
         let level = self.engine(number).map(|engine| engine.level());
-        self.fail(format!("store {number}, which records level {level:?}, {what}"));
+        self.fail(format!(
+            "store {number}, which records level {level:?}, {what} of space {space}"
+        ));
     }
 }
 
-fn changes_records(entry: &EntryRecord) -> bool {
+/// Returns the spaces of keys that a store of this level must not have, with their levels.
+fn spaces_above(level: Level) -> impl Iterator<Item = (u8, Level)> {
+    let spaces =
+        [(keyspace::RECORDS, Level::SESSIONS), (ColumnFamily::Redis.space(), Level::REDIS)];
+    spaces.into_iter().filter(move |(_, needed)| level < *needed)
+}
+
+fn changes_space(entry: &EntryRecord, space: u8) -> bool {
     let mut changes = false;
     let is_command = entry.is_command && !entry.payload.is_empty();
     let is_read = is_command
         && Command::each_op_of(&entry.payload, |op| {
             let (Op::Put { key, .. } | Op::Delete { key }) = op else { return };
-            changes |= key.first() == Some(&keyspace::RECORDS);
+            changes |= key.first() == Some(&space);
         });
     is_read && changes
 }

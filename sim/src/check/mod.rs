@@ -23,6 +23,7 @@ pub mod moments;
 mod moves;
 pub mod orders;
 mod owned;
+pub mod programs;
 mod promises;
 mod records;
 mod repairs;
@@ -179,6 +180,7 @@ impl World {
         self.check_memory();
         self.check_durable();
         self.check_histories();
+        self.check_programs();
         self.check_moments();
         self.check_filled();
         self.check_unreadable();

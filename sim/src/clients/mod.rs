@@ -4,6 +4,7 @@
 mod fill;
 mod modifications;
 mod outcomes;
+mod programs;
 mod sessions;
 mod thread_reads;
 mod values;
@@ -21,6 +22,7 @@ use crate::plan::{MS, Plan, fork};
 use crate::world::{Happening, Requester, World};
 use bytes::Bytes;
 use fill::Fill;
+use programs::{CountingProgram, Programs};
 use sessions::{Attempts, Sessions};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -57,6 +59,7 @@ pub struct Clients {
     fill_permille: u64,
     modify_permille: u64,
     sessions: Sessions,
+    pub(crate) programs: Programs,
     finals: Vec<usize>,
 }
 
@@ -78,6 +81,7 @@ struct Pending {
     thread_read: Option<ThreadRead>,
     fill: Option<Fill>,
     session: Option<Attempts>,
+    program: Option<Arc<CountingProgram>>,
     /// The region was merging when the read was sent.
     is_merging: bool,
 }
@@ -111,6 +115,7 @@ impl Clients {
             fill_permille: plan.fill_permille,
             modify_permille: plan.modify_permille,
             sessions: Sessions::new(plan),
+            programs: Programs::new(plan),
             finals: Vec::new(),
         }
     }
@@ -214,6 +219,9 @@ impl World {
         if clients.prng.below(1_000) < clients.fill_permille {
             return self.fill(at);
         }
+        if clients.programs.draws() {
+            return self.run_program(at);
+        }
         let group = clients.prng.below(clients.histories.len() as u64) as usize;
         let key = clients.prng.below(u64::from(KEYS)) as u8;
         let Some(target) = self.target(group, key) else { return self.pause_client(at) };
@@ -248,13 +256,17 @@ impl World {
         }
     }
 
-    /// Returns the destination for a key: mostly the store reported to lead.
     fn target(&mut self, group: usize, key: u8) -> Option<Target> {
+        self.target_for(&key_of(group, key))
+    }
+
+    /// Returns the destination for a user key: mostly the store reported to lead.
+    fn target_for(&mut self, user_key: &Bytes) -> Option<Target> {
         let serving = self.reachable();
         let any = self.clients.prng.below(serving.len().max(1) as u64) as usize;
         let stays = self.stayed_with(&serving).filter(|_| self.clients.prng.coin());
         let first = stays.or(serving.get(any).copied())?;
-        self.target_of(first, stays.is_some(), &key_of(group, key))
+        self.target_of(first, stays.is_some(), user_key)
     }
 
     fn target_of(&mut self, first: u64, stays: bool, user_key: &Bytes) -> Option<Target> {
@@ -334,6 +346,7 @@ impl World {
             thread_read,
             fill,
             session: None,
+            program: None,
             is_merging,
         };
         self.clients.list[at].pending = Some(pending);
@@ -431,7 +444,7 @@ impl World {
         self.request(slot, requester, Read { header, replica });
     }
 
-    /// Reads every group once more. Returns true if all were read within `nanos`.
+    /// Reads every group, and the keys of programs, once more. Returns true if all were read within `nanos`.
     pub fn read_everything(&mut self, nanos: u64) -> bool {
         self.clients.stop();
         self.clients.finals.clear();
@@ -453,7 +466,7 @@ impl World {
                 }
             }
         }
-        true
+        self.read_programs(until)
     }
 }
 

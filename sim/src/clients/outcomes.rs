@@ -86,6 +86,9 @@ impl World {
             let filled = fill.numbers.iter().filter(|_| returned_nanos.is_some());
             return self.clients.filled.extend(filled);
         }
+        if let Some(program) = &pending.program {
+            return self.record_program(pending, program, None);
+        }
         let number = self.number();
         if returned_nanos.is_none() {
             if matches!(pending.act, Act::Read(_)) {

@@ -221,7 +221,10 @@ impl World {
             None => (pending, None),
         };
         let Some((pending, reply)) = self.attempt_ended(at, pending, reply) else { return };
-        self.take_reply(pending, reply);
+        match pending.program.clone() {
+            Some(program) => self.program_replied(&pending, &program, reply),
+            None => self.take_reply(pending, reply),
+        }
         self.pause_client(at);
     }
 }

@@ -145,7 +145,7 @@ impl World {
         self.check_decisions(id);
         self.check_known(id);
         let goals = self.nemesis.goals.clone();
-        let unix_seconds = self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds);
+        let unix_seconds = self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds());
         self.lead(id, |leader, _| {
             goals.iter().for_each(|(store, goal)| decide_goal(leader, *store, *goal));
             leader.tick(unix_seconds);
@@ -177,7 +177,7 @@ impl World {
         };
         let (now, unix_seconds) = (
             self.millis(id),
-            self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds),
+            self.nodes.get(&id).map_or(0, |node| node.now(self.now).unix_seconds()),
         );
         match pairs.as_ref().ok().map(|pairs| Cluster::load(pairs.clone(), now, unix_seconds)) {
             Some(Ok(Some(_))) => {

@@ -182,7 +182,7 @@ impl World {
         let version = "simulated".into();
         let region_bytes_max = self.plan.region_bytes_max;
         let boot_nonce = node.boot_nonce();
-        let unix_s = node.now(now).unix_seconds;
+        let unix_s = node.now(now).unix_seconds();
         let this = NodeReport {
             address,
             version,

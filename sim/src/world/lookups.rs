@@ -6,7 +6,7 @@ use crate::plan::MS;
 use stele_engine::Store as Engine;
 use stele_replica::{Input, Lookup};
 use stele_storage::{EngineView, Pair, StateMachine};
-use stele_types::Result;
+use stele_types::{ColumnFamily, Result};
 
 const READ_NANOS: u64 = 20_000;
 /// Bytes of a read.
@@ -54,6 +54,8 @@ impl World {
             times.note_read(began, self.now, VALUE_BYTES);
         }
         self.counts.lookups += 1;
+        let is_of_program = lookup.key.first() == Some(&ColumnFamily::Redis.space());
+        self.counts.program_lookups += u64::from(is_of_program);
         self.push(number, Input::Found { lookup, result });
     }
 }

@@ -210,6 +210,14 @@ pub struct Counts {
     pub in_sessions: u64,
     /// Later attempts of them.
     pub repeated: u64,
+    /// Answered programs.
+    pub programs: u64,
+    /// Programs of several keys that were sent.
+    pub programs_of_several: u64,
+    /// Pairs that were looked up for programs beside the loop.
+    pub program_lookups: u64,
+    /// Programs of unknown outcome that write.
+    pub programs_unknown: u64,
     /// Nodes that learned of a higher level in use than before.
     pub levels_raised: u64,
     /// Requests of sessions and moments that were refused because of the level.
@@ -242,6 +250,10 @@ impl Counts {
         self.copies_followed += other.copies_followed;
         self.in_sessions += other.in_sessions;
         self.repeated += other.repeated;
+        self.programs += other.programs;
+        self.programs_of_several += other.programs_of_several;
+        self.program_lookups += other.program_lookups;
+        self.programs_unknown += other.programs_unknown;
         self.slowed_writes += other.slowed_writes;
         self.lost_majorities += other.lost_majorities;
         self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);

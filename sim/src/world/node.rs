@@ -16,12 +16,12 @@ const MILLION: u128 = 1_000_000;
 #[derive(Debug, Default)]
 pub struct NodeClock {
     monotonic_nanos: AtomicU64,
-    unix_seconds: AtomicU64,
+    unix_millis: AtomicU64,
 }
 
 impl Clock for NodeClock {
-    fn unix_seconds(&self) -> u64 {
-        self.unix_seconds.load(Ordering::Relaxed)
+    fn unix_millis(&self) -> u64 {
+        self.unix_millis.load(Ordering::Relaxed)
     }
 
     fn monotonic_nanos(&self) -> u64 {
@@ -136,10 +136,11 @@ impl Node {
     /// Sets the clock of the engines to a global time. Returns what the clocks show.
     pub fn now(&self, global: u64) -> Now {
         let monotonic_nanos = self.local(global);
-        let unix = (EPOCH_S + global / 1_000_000_000).saturating_add_signed(self.wall_shift_s);
+        let shift_ms = self.wall_shift_s.saturating_mul(1_000);
+        let unix_millis = (EPOCH_S * 1_000 + global / 1_000_000).saturating_add_signed(shift_ms);
         self.clock.monotonic_nanos.store(monotonic_nanos, Ordering::Relaxed);
-        self.clock.unix_seconds.store(unix, Ordering::Relaxed);
-        Now { monotonic_nanos, unix_seconds: unix }
+        self.clock.unix_millis.store(unix_millis, Ordering::Relaxed);
+        Now { monotonic_nanos, unix_millis }
     }
 }
 

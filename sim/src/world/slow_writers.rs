@@ -20,6 +20,8 @@ fn region_that_grows(request: &Request) -> Option<RegionId> {
             | Modification::Compare { new: NewPair::Delete, .. } => None,
             _ => Some(modify.header.region),
         },
+        // What it writes is known once it is decided.
+        Request::Run(run) => Some(run.header.region),
         _ => None,
     }
 }

@@ -96,7 +96,7 @@ fn writers_wait_at_the_leader_while_only_a_follower_lags() {
 
 #[test]
 fn writers_do_not_wait_after_the_lag_has_ended() {
-    let mut world = cluster(33, 12);
+    let mut world = cluster(34, 12);
     let slow = follower(&world);
     world.slots.get_mut(&slow).unwrap().maintenance_factor = 30;
     world.run(3 * SECOND);

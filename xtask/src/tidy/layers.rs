@@ -7,7 +7,7 @@ const RULE: &str = "layers";
 const LICENCE: &str = "Apache-2.0";
 
 /// Crates on which each product crate may depend. Its tests may depend on any product crate.
-const ALLOWED: [(&str, &[&str]); 18] = [
+const ALLOWED: [(&str, &[&str]); 19] = [
     ("stele-types", &[]),
     ("stele-vfs", &["stele-types"]),
     ("stele-log", &["stele-vfs", "stele-types"]),
@@ -23,14 +23,17 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("stele-placement", &["stele-types"]),
     ("stele-node", &["stele-placement", "stele-replica", "stele-storage", "stele-types"]),
     ("stele-proto", &["stele-types"]),
+    ("stele-redis", &["stele-storage", "stele-types"]),
     ("stele-tls", &["stele-types"]),
     (
         "stele-server",
         &[
+            "stele-client",
             "stele-engine",
             "stele-node",
             "stele-placement",
             "stele-proto",
+            "stele-redis",
             "stele-replica",
             "stele-storage",
             "stele-tls",

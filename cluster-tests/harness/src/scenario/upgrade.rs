@@ -135,7 +135,7 @@ impl Upgrade<'_> {
         let said = String::from_utf8_lossy(&raised.stdout).into_owned();
         let text = format!("{}{}", said.trim(), String::from_utf8_lossy(&raised.stderr).trim());
         report.require(
-            raised.status.success() && said.starts_with("the cluster writes level 3"),
+            raised.status.success() && said.starts_with("the cluster writes level 4"),
             format!("the level is raised: {text}"),
         );
         kill::wait(&mut self.prng, 300, 600).await;

@@ -73,6 +73,12 @@ impl RestoreRules {
         Self { range, now_s, shift_s: if shifts { age_s() } else { 0 }, compares: false }
     }
 
+    /// Returns whether pairs of a family are restored: those of Redis keys only with all keys. Ranges of
+    /// names are not ranges of their pairs.
+    pub fn takes(&self, family: ColumnFamily) -> bool {
+        family != ColumnFamily::Redis || self.range == KeyRange::all()
+    }
+
     /// Returns the value and the Unix seconds at which it expires, 0 for never; `None` if it has.
     pub fn kept(&self, value: Bytes, expires_at_s: u64) -> Option<(Bytes, u64)> {
         if expires_at_s == 0 {

@@ -85,7 +85,7 @@ impl<T: Target> Replay<T> {
     }
 
     async fn write_chunks(&self, base: &Base, chunks: &mut JoinSet<Result<()>>) -> Result<()> {
-        for chunk in chunks_by_turns(base, &self.rules.range) {
+        for chunk in chunks_by_turns(base, &self.rules) {
             while chunks.len() >= CHUNKS_AT_ONCE {
                 ended(chunks.join_next().await)?;
             }
@@ -147,6 +147,9 @@ impl<T: Target> Replay<T> {
 
     async fn add(&self, window: &mut Window, record: Record) -> Result<()> {
         let family = record.family;
+        if !self.rules.takes(family) {
+            return Ok(());
+        }
         let (key, put) = match record.write {
             Write::Put(pair) => (pair.key, Some((pair.value, pair.expires_at_s))),
             Write::Delete(key) => (key, None),
@@ -238,15 +241,15 @@ fn check_end(object: &LogObject, moment: &Moment) -> Result<()> {
     Err(Error::damaged_backup(object_name, detail))
 }
 
-/// Returns the chunks that may have keys of `range`: the first ones of all parts, then the second ones, so
+/// Returns the chunks that may have keys to restore: the first ones of all parts, then the second ones, so
 /// that several regions are written at once.
-fn chunks_by_turns(base: &Base, range: &KeyRange) -> Vec<ChunkOf> {
+fn chunks_by_turns(base: &Base, rules: &RestoreRules) -> Vec<ChunkOf> {
     let mut chunks = Vec::new();
-    for part in &base.parts {
+    for part in base.parts.iter().filter(|part| rules.takes(part.family)) {
         let ends = part.chunks.iter().skip(1).map(|chunk| &chunk.first_key);
         let ends = ends.chain(std::iter::once(&part.range.end));
         for (turn, (chunk, end)) in part.chunks.iter().zip(ends).enumerate() {
-            if KeyRange::new(chunk.first_key.clone(), end.clone()).overlaps(range) {
+            if KeyRange::new(chunk.first_key.clone(), end.clone()).overlaps(&rules.range) {
                 chunks.push((turn, ChunkOf { family: part.family, chunk: chunk.clone() }));
             }
         }
@@ -318,12 +321,16 @@ mod tests {
             part(ColumnFamily::Default, "", "m", &["a", "c", "e"]),
             part(ColumnFamily::Default, "m", "", &["m", "p"]),
             part(ColumnFamily::Lock, "", "m", &["b"]),
+            part(ColumnFamily::Redis, "", "m", &["g"]),
         ];
         let base = Base { parts, ..base(1, 1) };
         let keys = |range: &KeyRange| -> Vec<Bytes> {
-            chunks_by_turns(&base, range).into_iter().map(|of| of.chunk.first_key).collect()
+            let rules =
+                RestoreRules { range: range.clone(), now_s: 0, shift_s: 0, compares: false };
+            chunks_by_turns(&base, &rules).into_iter().map(|of| of.chunk.first_key).collect()
         };
-        assert_eq!(keys(&KeyRange::all()), ["a", "m", "b", "c", "p", "e"]);
+        assert_eq!(keys(&KeyRange::all()), ["a", "m", "b", "g", "c", "p", "e"]);
+        // A prefix is restored without Redis keys.
         assert_eq!(keys(&KeyRange::new("d", "n")), ["m", "b", "c", "e"]);
         assert_eq!(keys(&KeyRange::new("q", "")), ["p"]);
     }

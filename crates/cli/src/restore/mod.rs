@@ -117,7 +117,7 @@ impl<'a> Restoring<'a> {
     async fn delete_before(&self, target: &impl Target, range: &KeyRange) -> Result<bool> {
         let prefix = self.args.prefix.as_deref().unwrap_or_default();
         let what = format!(
-            "delete the keys of all column families that begin with `{}`, then write those of moment {}; it is not \
+            "delete the keys of RawKV's column families that begin with `{}`, then write those of moment {}; it is not \
              atomic: meanwhile readers find none or a part of them",
             printable(prefix.as_bytes()),
             self.moment.number
@@ -125,7 +125,7 @@ impl<'a> Restoring<'a> {
         if !terminal::given(&what, self.args.yes)? {
             return Ok(false);
         }
-        for family in ColumnFamily::ALL {
+        for family in ColumnFamily::RAW {
             target.delete_range(family, range.clone()).await?;
         }
         Ok(true)

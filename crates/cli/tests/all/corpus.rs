@@ -146,10 +146,10 @@ fn nodes_of_the_oldest_version_open_serve_and_are_finalized() {
     until(at.path(), &scan, |found| found == expected);
     // A new leader waits for the reports of both.
     until(at.path(), &format!("ctl --cluster {} finalize", addresses[0]), |said| {
-        said.contains("level 3: only version 0.2.0 and later read it")
+        said.contains("level 4: only version 0.2.0 and later read it")
     });
     let listed = run(at.path(), &format!("ctl --cluster {} --json stores", addresses[0])).ok();
-    assert!(listed.text().lines().all(|line| line.contains(r#""level":3"#)), "{listed:?}");
+    assert!(listed.text().lines().all(|line| line.contains(r#""level":4"#)), "{listed:?}");
     let again = run(at.path(), &format!("ctl --cluster {} finalize", addresses[1])).ok();
     assert!(again.text().starts_with("there is nothing to raise"), "{again:?}");
     nodes.into_iter().for_each(|node| drop(node.stop()));

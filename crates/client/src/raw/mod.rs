@@ -3,6 +3,7 @@
 mod batch;
 mod copy;
 mod range;
+mod redis;
 mod scan;
 mod session;
 mod single;

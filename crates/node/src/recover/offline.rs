@@ -104,7 +104,7 @@ impl<E: StorageEngine> Offline<E> {
         }
         // The descriptor of the region and what the log keeps for itself have keys elsewhere.
         found.retain(|key, _| pairs::state_range().contains(key));
-        Cluster::load(found, Millis(0), self.now.unix_seconds)
+        Cluster::load(found, Millis(0), self.now.unix_seconds())
     }
 
     fn removal(&mut self, lost: &[StoreId], members_version: u64) -> Result<Option<Bytes>> {

@@ -9,6 +9,7 @@ use stele_replica::{NewRegion, RegionReport, Role};
 use stele_storage::{RangeSize, StorageEngine};
 use stele_types::{
     KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace,
+    redis_key,
 };
 
 /// Divisor of the split size that gives the smallest part: a smaller part would be a region for
@@ -199,17 +200,33 @@ pub fn size_of(engine: &impl StorageEngine, ranges: &[KeyRange]) -> Result<Range
     Ok(total)
 }
 
-/// Returns a user key that halves the largest family of a region.
+/// Returns a user key that halves the largest family of a region; the border of the Redis key or tag in which
+/// it lies, if it lies in one.
 pub fn middle_key(engine: &impl StorageEngine, region: &Region) -> Result<Bytes, Obstacle> {
     let mut ranges = region.engine_ranges();
     ranges.sort_by_key(|range| engine.range_size(range).map_or(0, |size| size.bytes));
     let middle = ranges.last().map(|largest| engine.split_key(largest)).transpose();
     let middle = middle.map_err(|error| Obstacle::now(error.to_string()))?.flatten();
-    let key = middle.and_then(|key| keyspace::user_key(&key));
-    key.filter(|key| *key > region.range.start).ok_or_else(|| Obstacle {
-        reason: format!("region {} holds fewer than two keys: nothing to split", region.id),
-        is_final: true,
-    })
+    border_inside(region, middle.and_then(|key| keyspace::user_key(&key)))
+}
+
+/// Returns the border of the Redis key or tag in which a key lies, or the key itself, if that divides the region.
+fn border_inside(region: &Region, key: Option<Bytes>) -> Result<Bytes, Obstacle> {
+    let border = key.as_ref().map(redis_key::border);
+    // bug node.split_inside_a_redis_key: let border = key.clone();
+    if let Some(border) = border.clone().filter(|border| *border > region.range.start) {
+        return Ok(border);
+    }
+    let (id, is_parted) = (region.id, border != key);
+    let reason = match is_parted {
+        true => {
+            format!(
+                "most of region {id} are the pairs of one Redis key or tag, which stay together"
+            )
+        }
+        false => format!("region {id} holds fewer than two keys: nothing to split"),
+    };
+    Err(Obstacle { reason, is_final: !is_parted })
 }
 
 /// Returns a key that leaves both sides enough to be a region.
@@ -375,6 +392,25 @@ mod tests {
         split.epoch.version += 1;
         assert!(check(&split, 8, 5_020), "a split");
         assert!(check(&split, 8, 5_040), "what follows a change is measured soon");
+    }
+
+    #[test]
+    fn a_region_is_split_at_the_border_of_a_redis_key_and_never_inside() {
+        let header = |name: &[u8]| redis_key::header_key(0, name);
+        let member = redis_key::member_key(&header(b"b"), 7, b"field").slice(1..);
+        let border = redis_key::border(&member);
+        let from = |start: &Bytes| {
+            let range = KeyRange { start: start.clone(), end: Bytes::new() };
+            Region { range, ..Region::default() }
+        };
+        let before = header(b"a").slice(1..);
+        assert_eq!(border_inside(&from(&before), Some(member.clone())), Ok(border.clone()));
+        let refused = border_inside(&from(&border), Some(member)).unwrap_err();
+        assert!(!refused.is_final && refused.reason.contains("stay together"), "{refused:?}");
+        let key = Bytes::from_static(&[0xe0]);
+        assert_eq!(border_inside(&from(&border), Some(key.clone())), Ok(key.clone()));
+        assert!(border_inside(&from(&key), Some(key)).unwrap_err().is_final);
+        assert!(border_inside(&from(&border), None).unwrap_err().is_final);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::input::NewRegion;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_types::size::USER_KEY_BYTES_MAX;
-use stele_types::{KeyRange, LogIndex, Peer, Region, RegionKind, RegionPhase, Term};
+use stele_types::{KeyRange, LogIndex, Peer, Region, RegionKind, RegionPhase, Term, redis_key};
 
 /// Returns the region, then the new ones, in key order. The `version` of all grows by the number of
 /// new regions: of two descriptors that claim a key, the one with the greater version is valid.
@@ -42,12 +42,20 @@ pub(crate) fn split(
     Ok([vec![parent], children].concat())
 }
 
+/// Checks the keys of a split.
+///
+/// Invariant: no boundary of regions is made inside the keys of one Redis name or tag: one region has them all.
+/// Test: `a_split_inside_a_redis_key_is_refused`.
 fn check_keys(region: &Region, keys: &[Bytes]) -> Result<(), String> {
     let mut before = &region.range.start;
     for key in keys {
         let inside = region.range.contains(key) && key > before;
         if !inside || key.len() > USER_KEY_BYTES_MAX {
             return Err("split keys must ascend strictly inside the region".to_owned());
+        }
+        // bug replica.redis_key_parted: never
+        if redis_key::border(key) != *key {
+            return Err("a split key lies inside the pairs of one Redis key or tag".to_owned());
         }
         before = key;
     }

@@ -10,6 +10,7 @@ mod message;
 mod modify;
 mod moment;
 mod parts;
+mod program;
 mod raft_group;
 mod read;
 mod ready;

@@ -3,7 +3,7 @@
 //! matching).
 
 use super::Replica;
-use super::parts::{Found, Purpose, Reading, Removed, Waiting, found_bytes};
+use super::parts::{Found, FoundPairs, Purpose, Removed, Waiting, found_bytes, value_bytes};
 use super::write::{Proposing, Step};
 use crate::context::Context;
 use crate::input::{Modify, RequestId};
@@ -34,13 +34,13 @@ impl<E: StorageEngine> Replica<E> {
         ctx: &mut Context<E>,
         id: RequestId,
         modify: Modify,
-        found: Option<(Reading, Found)>,
+        found: Option<FoundPairs>,
         proposing: &mut Proposing,
     ) -> Result<Step> {
-        let (record, found) = match found {
+        let (record, found) = match found.and_then(|mut found| found.pop()) {
             None => (None, None),
-            Some((Reading::Record, record)) => (Some(record), None),
-            Some((Reading::Pair, pair)) => (None, Some(pair)),
+            Some((key, pair)) if key == modify.key => (None, Some(pair)),
+            Some((_, record)) => (Some(record), None),
         };
         let modify = match modify.session {
             None => modify,
@@ -59,13 +59,13 @@ impl<E: StorageEngine> Replica<E> {
             None => match self.cached_pair(&ctx.engine, &modify.key, proposing)? {
                 Cached::Ready(pair) => Ok(pair),
                 Cached::NeedsIo => {
-                    let key = modify.key.clone();
-                    return Ok(self.look_up(ctx, id, modify, (Reading::Pair, key)));
+                    let keys = vec![modify.key.clone()];
+                    return Ok(self.look_up(ctx, Waiting::Modify(id, modify), Vec::new(), keys));
                 }
             },
         };
         let Some(pair) = usable(ctx, id, found)? else { return Ok(Step::Settled) };
-        let now_s = ctx.now.unix_seconds;
+        let now_s = ctx.now.unix_seconds();
         let live = pair.filter(|pair| !is_expired(pair.expires_at_s, now_s));
         self.carry_out_decision(ctx, id, modify, live, proposing)?;
         Ok(Step::Settled)
@@ -107,12 +107,13 @@ impl<E: StorageEngine> Replica<E> {
             None => match self.cached_pair(&ctx.engine, &key, proposing)? {
                 Cached::Ready(record) => Ok(record),
                 Cached::NeedsIo => {
-                    return Ok(Err(self.look_up(ctx, id, modify, (Reading::Record, key))));
+                    let request = Waiting::Modify(id, modify);
+                    return Ok(Err(self.look_up(ctx, request, Vec::new(), vec![key])));
                 }
             },
         };
         let Some(record) = usable(ctx, id, found)? else { return Ok(Err(Step::Settled)) };
-        // bug replica.record_hidden_by_clock: let record = record.filter(|it| !is_expired(it.expires_at_s, ctx.now.unix_seconds));
+        // bug replica.record_hidden_by_clock: let record = record.filter(|it| !is_expired(it.expires_at_s, ctx.now.unix_seconds()));
         let Some(record) = record else { return Ok(Ok(modify)) };
         match decode_record(&modify.key, &record.value) {
             Some(result) => {
@@ -209,31 +210,37 @@ impl<E: StorageEngine> Replica<E> {
         self.reader.window().effect(key, search)
     }
 
-    /// Holds the key of a modification and looks a pair up: no unapplied entry changes it.
-    fn look_up(
+    /// Holds the keys of a request and looks pairs up: no unapplied entry changes them. `pairs` are
+    /// those that were read already.
+    pub(super) fn look_up(
         &mut self,
         ctx: &mut Context<E>,
-        id: RequestId,
-        modify: Modify,
-        (reading, key): (Reading, Bytes),
+        request: Waiting,
+        pairs: FoundPairs,
+        keys: Vec<Bytes>,
     ) -> Step {
-        match ctx.look_up(self.region.id, key) {
-            Some(lookup) => {
-                let key = modify.key.clone();
-                self.held.hold((lookup, reading), key, Waiting::Modify(id, modify));
+        let bytes = found_bytes(&pairs);
+        if ctx.found_bytes + bytes > ctx.options.found_bytes_max {
+            ctx.reject(request.id(), Busy::Wait { reason: TOO_MANY_BYTES });
+            return Step::Settled;
+        }
+        match ctx.look_up(self.region.id, keys) {
+            Some(lookups) => {
+                ctx.found_bytes += bytes;
+                self.held.hold(&lookups, pairs, request);
                 Step::Held
             }
             None => {
                 let reason = "too many values are being read from the device";
-                ctx.reject(id, Busy::Wait { reason });
+                ctx.reject(request.id(), Busy::Wait { reason });
                 Step::Settled
             }
         }
     }
 
-    /// Takes the result of a lookup, unless its modification was refused meanwhile.
+    /// Takes the result of a lookup, unless its request was refused meanwhile.
     pub(crate) fn found(&mut self, ctx: &mut Context<E>, lookup: &Lookup, found: Found) {
-        let bytes = found_bytes(&found);
+        let bytes = value_bytes(&found);
         let has_room = ctx.found_bytes + bytes <= ctx.options.found_bytes_max;
         let found = match has_room {
             true => found,
@@ -244,7 +251,7 @@ impl<E: StorageEngine> Replica<E> {
         }
     }
 
-    /// Refuses the modifications of which the pair is being read, and all requests behind them. None
+    /// Refuses the requests of which pairs are being read, and all requests behind them. None
     /// of them was proposed.
     pub(super) fn refuse_held(&mut self, ctx: &mut Context<E>, refusal: &Refusal) {
         let Removed { gone, found_bytes, .. } = self.held.take_all();
@@ -253,15 +260,17 @@ impl<E: StorageEngine> Replica<E> {
     }
 }
 
+const TOO_MANY_BYTES: &str = "too many bytes of pairs wait for modifications in this store";
+
 /// Returns the pair that was looked up. Otherwise answers the request, of which nothing was proposed.
-fn usable<E: StorageEngine>(
+pub(super) fn usable<E: StorageEngine>(
     ctx: &mut Context<E>,
     id: RequestId,
     found: Found,
 ) -> Result<Option<Option<Pair>>> {
     let reason = match found {
         Ok(pair) => return Ok(Some(pair)),
-        Err(Error::Busy(_)) => "too many bytes of pairs wait for modifications in this store",
+        Err(Error::Busy(_)) => TOO_MANY_BYTES,
         // The engine recorded the damage, and the store requests a copy from another replica.
         // bug replica.stop_on_damaged_value: never
         Err(error) if error.is_damage() || error.is_failed_read() => {
@@ -283,7 +292,7 @@ fn due_key<E: StorageEngine>(
         let reason = "the cluster's time is not known here yet";
         return Err(Busy::Wait { reason }.into());
     };
-    // bug replica.deadline_by_node_clock: let cluster_s = ctx.now.unix_seconds;
+    // bug replica.deadline_by_node_clock: let cluster_s = ctx.now.unix_seconds();
     match request.due(cluster_s) {
         Due::InTime => {}
         Due::Late | Due::TooFar => return Err(Refusal::SessionDeadline { cluster_s }.into()),

@@ -1,7 +1,7 @@
 //! Proposal of waiting requests: one Raft proposal for all of them.
 
 use super::Replica;
-use super::parts::{Found, Proposal, Purpose, Reading, Released, Removed, Waiting, found_bytes};
+use super::parts::{FoundPairs, Proposal, Purpose, Released, Removed, Waiting, found_bytes};
 use crate::context::Context;
 use crate::input::RequestId;
 use crate::log::entry_bytes;
@@ -96,7 +96,7 @@ impl<E: StorageEngine> Replica<E> {
                 return Ok(true);
             }
             let Some((request, found)) = self.next_request() else { break };
-            ctx.found_bytes -= found.as_ref().map_or(0, |(_, found)| found_bytes(found));
+            ctx.found_bytes -= found.as_ref().map_or(0, found_bytes);
             let is_full = !ctx.has_tail_room(proposing.bytes)
                 && (proposing.bytes > 0 || self.group.has_tail());
             if is_full && !matches!(request, Waiting::Admin(..)) {
@@ -116,9 +116,9 @@ impl<E: StorageEngine> Replica<E> {
         Ok(false)
     }
 
-    /// Removes and returns the next request to propose. A modification of which the pair was looked
-    /// up comes first, with the pair; the requests that waited behind it follow.
-    fn next_request(&mut self) -> Option<(Waiting, Option<(Reading, Found)>)> {
+    /// Removes and returns the next request to propose. One of which pairs were looked
+    /// up comes first, with the pairs; the requests that waited behind it follow.
+    fn next_request(&mut self) -> Option<(Waiting, Option<FoundPairs>)> {
         let Some(Released { request, found, behind }) = self.held.take_found() else {
             return self.proposals.pop_waiting().map(|request| (request, None));
         };
@@ -126,13 +126,12 @@ impl<E: StorageEngine> Replica<E> {
         Some((request, Some(found)))
     }
 
-    /// Proposes a request, replies to it or makes it wait. `found` is the pair that was looked up for
-    /// it.
+    /// Proposes a request, replies to it or makes it wait. `found` are the pairs that were read for it.
     fn propose_one(
         &mut self,
         ctx: &mut Context<E>,
         request: Waiting,
-        found: Option<(Reading, Found)>,
+        found: Option<FoundPairs>,
         proposing: &mut Proposing,
     ) -> Result<Step> {
         let (id, header) = (request.id(), *request.header());
@@ -169,6 +168,9 @@ impl<E: StorageEngine> Replica<E> {
             }
             (Waiting::Modify(id, modify), Ok(())) => {
                 return self.propose_modify(ctx, id, modify, found, proposing);
+            }
+            (Waiting::Run(id, run), Ok(())) => {
+                return self.propose_run(ctx, id, run, found, proposing);
             }
         }
         Ok(Step::Settled)

@@ -25,9 +25,10 @@
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use stele_storage::{DueMerge, Effects, Layer, Overlay, Pair};
+use stele_storage::{DueMerge, Effects, Layer, Overlay, Pair, Pairs};
 use stele_types::{Command, LogIndex, Op, Result};
 
 /// Bytes of payloads from which effects are built at a time; one entry always fits for a reader.
@@ -151,6 +152,33 @@ impl Window {
             }
         }
         Ok(held.overlay.get(key))
+    }
+
+    /// Like [`Window::effect`], for several keys: moves those that the window changes from `wanted` to
+    /// `pairs`.
+    pub(crate) fn take_effects(
+        &self,
+        wanted: &mut BTreeSet<Bytes>,
+        pairs: &mut Pairs,
+        search: &mut KeySearch,
+    ) -> Result<()> {
+        if self.is_empty() {
+            return Ok(());
+        }
+        if let Some(_building) = self.building.try_lock() {
+            self.build(self.visible(), false)?;
+        }
+        let held = self.entries.lock();
+        for (_, payload) in held.fresh.iter().rev() {
+            search.take_effects(payload, wanted, pairs);
+        }
+        wanted.retain(|key| {
+            let effect = held.overlay.get(key);
+            let is_unchanged = effect.is_none();
+            pairs.extend(effect.map(|pair| (key.clone(), pair)));
+            is_unchanged
+        });
+        Ok(())
     }
 
     pub(crate) fn set_coverage(&self, coverage: Coverage) {
@@ -290,6 +318,40 @@ impl KeySearch {
             }
         });
         effect
+    }
+
+    /// Like [`KeySearch::last_effect`], for several keys: moves those that the payload changes from `wanted`
+    /// to `pairs`.
+    pub(crate) fn take_effects(
+        &mut self,
+        payload: &Bytes,
+        wanted: &mut BTreeSet<Bytes>,
+        pairs: &mut Pairs,
+    ) {
+        let mut effects = Pairs::new();
+        Command::each_op_of(payload, |op| {
+            self.ops += 1;
+            match op {
+                Op::Put { key, value, expires_at_s, .. } if wanted.contains(key) => {
+                    let (key, value) = (payload.slice_ref(key), payload.slice_ref(value));
+                    effects.insert(key.clone(), Some(Pair { key, value, expires_at_s }));
+                }
+                Op::Delete { key } if wanted.contains(key) => {
+                    effects.insert(payload.slice_ref(key), None);
+                }
+                Op::DeleteRange { start, end } => {
+                    let from = (Bound::Included(start), Bound::Unbounded);
+                    let keys = wanted.range::<[u8], _>(from);
+                    let inside = keys.take_while(|key| end.is_empty() || key[..] < *end);
+                    effects.extend(inside.map(|key| (key.clone(), None)));
+                }
+                Op::Put { .. } | Op::Delete { .. } => {}
+            }
+        });
+        for key in effects.keys() {
+            wanted.remove(key);
+        }
+        pairs.append(&mut effects);
     }
 }
 

@@ -50,6 +50,7 @@ impl<E: StorageEngine> RaftStore<E> {
         match request {
             Request::Write(write) => self.write(id, write),
             Request::Modify(modify) => self.enqueue(Waiting::Modify(id, modify)),
+            Request::Run(run) => self.enqueue(Waiting::Run(id, run)),
             Request::Read(read) => self.read(id, read),
             Request::Admin(call) => self.admin(id, call),
             Request::SnapshotOffered(header) => self.snapshot_offered(id, &header),

@@ -200,7 +200,7 @@ impl Trial {
     }
 
     pub(crate) fn clock(&self) -> Now {
-        Now { monotonic_nanos: self.now, unix_seconds: self.now / 1_000_000_000 }
+        Now { monotonic_nanos: self.now, unix_millis: self.now / 1_000_000 }
     }
 
     pub(crate) fn store(&mut self, id: u64) -> &mut Store {

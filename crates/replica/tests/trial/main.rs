@@ -15,6 +15,7 @@ mod modify;
 mod moment;
 mod orphaned_ranges;
 mod outcomes;
+mod programs;
 mod quorum;
 mod quorum_speed;
 mod raft_crate;

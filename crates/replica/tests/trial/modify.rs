@@ -259,7 +259,7 @@ fn lookups_and_the_bytes_that_they_find_are_bounded() {
     trial.settle();
     trial.store(1).engine.set_cold(true);
     trial.store(1).holds_lookups = true;
-    let names: Vec<String> = (0..1025).map(|at| format!("k{at}")).collect();
+    let names: Vec<String> = (0..2_049).map(|at| format!("k{at}")).collect();
     let append = || Modification::Append { bytes: Bytes::from_static(b"x") };
     let all: Vec<_> = names.iter().map(|name| trial.modify(1, name, append())).collect();
     trial.settle();
@@ -301,7 +301,7 @@ fn a_result_that_changes_nothing_waits_for_what_it_depends_on() {
 fn the_expiry_of_a_pair_stays_and_an_expired_pair_counts_as_absent() {
     let mut trial = Trial::new(3);
     trial.lead(DATA, 1);
-    let expires_at_s = trial.clock().unix_seconds + 60;
+    let expires_at_s = trial.clock().unix_seconds() + 60;
     let mut number = CommandBuilder::new();
     number.put(&key("a"), b"41", expires_at_s).unwrap();
     trial.write(1, number.build().bytes().clone());

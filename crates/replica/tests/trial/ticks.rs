@@ -11,7 +11,7 @@ fn ident(store: u64, millis: u64) -> StoreIdent {
 fn a_store_does_not_open_with_another_tick_than_it_records() {
     let engine = Arc::new(ModelEngine::new());
     Model::write_ident(&*engine, &ident(4, 20)).unwrap();
-    let now = Now { monotonic_nanos: 0, unix_seconds: 0 };
+    let now = Now { monotonic_nanos: 0, unix_millis: 0 };
     let open = |millis: u64| {
         let mut options = Options::new(StoreId(4), ClusterId(7), 1, 1);
         options.tick_nanos = millis * 1_000_000;

@@ -9,6 +9,8 @@ use stele_proto::Method;
 pub enum CallClass {
     /// Clients: keys and values.
     Data,
+    /// Nodes, for their clients, which they have checked: keys and values.
+    Forwarded,
     /// Clients, to find keys, and nodes: regions, stores and addresses.
     Lookup,
     /// Nodes of the cluster.
@@ -22,9 +24,10 @@ pub enum CallClass {
 }
 
 /// Services of which all calls have one class.
-const SERVICES: [(&str, CallClass); 6] = [
+const SERVICES: [(&str, CallClass); 7] = [
     ("/tikvpb.Tikv/", CallClass::Data),
     ("/stele.kv.v1.Kv/", CallClass::Data),
+    ("/stele.redis.v1.Redis/", CallClass::Forwarded),
     ("/pdpb.PD/", CallClass::Lookup),
     ("/meta_storagepb.MetaStorage/", CallClass::Lookup),
     ("/keyspacepb.Keyspace/", CallClass::Lookup),

@@ -37,11 +37,13 @@ impl Listener {
     /// to their leader.
     /// Tests: `each_listener_serves_its_classes`.
     pub(super) fn refusal(self, caller: &Principal, class: CallClass) -> Option<&'static str> {
-        use CallClass::{Admin, Data, Health, Lookup, Peer, Status};
+        use CallClass::{Admin, Data, Forwarded, Health, Lookup, Peer, Status};
         let is_node = matches!(caller, Principal::Known(Identity::Node { .. }));
         let is_served = match (self, class) {
+            (Self::Common { .. }, Forwarded) => true,
             (Self::Common { .. } | Self::Admin, Data | Lookup | Status | Health) => true,
-            (Self::Peer, Data | Lookup | Status | Health) | (Self::Admin, Peer) => false,
+            (Self::Peer, Data | Forwarded | Lookup | Status | Health)
+            | (Self::Admin, Peer | Forwarded) => false,
             (Self::Common { has_peer_listener, .. }, Peer) => !has_peer_listener,
             (Self::Common { has_peer_listener, has_admin_listener }, Admin) => {
                 !has_admin_listener || is_node && !has_peer_listener
@@ -54,7 +56,7 @@ impl Listener {
             return None;
         }
         Some(match class {
-            Data | Lookup | Status | Health => USE_LISTEN,
+            Data | Forwarded | Lookup | Status | Health => USE_LISTEN,
             Peer => USE_PEER_LISTEN,
             Admin => USE_ADMIN_LISTEN,
         })

@@ -54,6 +54,8 @@ pub struct Denied {
 
 /// What a connection of nodes carries.
 const MESSAGES: &str = "the messages of nodes";
+/// What a connection of the Redis protocol carries.
+const REDIS_COMMANDS: &str = "the commands of Redis";
 
 /// Principal of a connection or of a request, with the rules that hold for it.
 #[derive(Clone, Debug)]
@@ -161,10 +163,36 @@ impl Rights {
         {
             return rights.clone();
         }
-        let rights = Self::new(Principal::Token(hash), known.rules.clone());
-        let rights = Self { holder: rights.holder, ..self.clone() };
+        let rights = self.of_token(hash, known);
         *last = Some((hash, rights.clone()));
         rights
+    }
+
+    fn of_token(&self, hash: [u8; 32], known: &UnderRules) -> Self {
+        let rights = Self::new(Principal::Token(hash), known.rules.clone());
+        Self { holder: rights.holder, ..self.clone() }
+    }
+
+    /// Returns the rights of a caller with this token on the same connection; `None` without TLS, which knows
+    /// no tokens.
+    pub(crate) fn with_token(&self, token: &[u8]) -> Option<Self> {
+        let known = self.holder.rules.as_ref()?;
+        Some(self.of_token(token_hash(token), known))
+    }
+
+    /// Fails unless the caller may use the commands of Redis.
+    pub(crate) fn check_redis(&self) -> Result<(), Denied> {
+        self.check_class(CallClass::Data, REDIS_COMMANDS)
+    }
+
+    /// Returns whether the caller may use the commands of Redis; no refusal is recorded.
+    pub(crate) fn may_use_redis(&self) -> bool {
+        self.standing().is_none_or(|standing| standing.refusal(CallClass::Data).is_none())
+    }
+
+    /// Returns whether the caller may make calls of administrators.
+    pub(crate) fn may_administer(&self) -> bool {
+        self.standing().is_none_or(|standing| standing.refusal(CallClass::Admin).is_none())
     }
 
     /// Fails unless the caller may call the path now.
@@ -215,7 +243,8 @@ impl Rights {
 
     /// Records a refusal of a call of `caller`, which this caller made for it.
     pub(super) fn denied(&self, caller: &str, path: &str, remedy: &'static str) -> Denied {
-        let call = if path == MESSAGES { path } else { shown(path) };
+        let is_shown = [MESSAGES, REDIS_COMMANDS].contains(&path);
+        let call = if is_shown { path } else { shown(path) };
         self.audit.refused(self.principal(), self.peer, (call, remedy));
         Denied { caller: caller.to_owned(), path: path.to_owned(), remedy, is_elsewhere: false }
     }

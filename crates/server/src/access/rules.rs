@@ -187,19 +187,19 @@ impl Standing {
     /// Returns why the caller may not make a call of this class; `None` if it may.
     ///
     /// Invariant: only nodes of this cluster make calls of nodes, and only administrators and nodes make those
-    /// of administrators. Nodes use no keys. A client without a grant has none but probes once access is on.
+    /// of administrators. Nodes use no keys of their own. A client without a grant has none but probes once access is on.
     /// Tests: `each_class_has_its_callers`.
     pub fn refusal(&self, class: CallClass) -> Option<&'static str> {
-        use CallClass::{Admin, Data, Health, Lookup, Peer, Status};
+        use CallClass::{Admin, Data, Forwarded, Health, Lookup, Peer, Status};
         match (&self.role, class) {
             (Role::Plain, _) => None,
             (Role::Nothing(reason), _) => Some(*reason),
             (_, Health) => None,
             // bug server.nodes_use_keys: `Some(NO_KEYS)` is `None`
             (Role::Node, Data) => Some(NO_KEYS),
-            (Role::Node, Lookup | Peer | Admin | Status) => None,
+            (Role::Node, Forwarded | Lookup | Peer | Admin | Status) => None,
             // bug server.clients_call_as_nodes: `Some(NO_NODE)` is `None`
-            (_, Peer) => Some(NO_NODE),
+            (_, Peer | Forwarded) => Some(NO_NODE),
             (Role::Administrator, Admin | Data | Lookup | Status) => None,
             // bug server.clients_administer: `Some(NO_ADMINISTRATOR)` is `None`
             (_, Admin) => Some(NO_ADMINISTRATOR),
@@ -303,11 +303,12 @@ mod tests {
 
     #[test]
     fn each_class_has_its_callers() {
-        use CallClass::{Admin, Data, Health, Lookup, Peer, Status};
+        use CallClass::{Admin, Data, Forwarded, Health, Lookup, Peer, Status};
         let all = |rules: &Rules, caller: &Principal| {
             let standing = Standing::of(rules, caller);
             let finds = standing.refusal(Lookup).is_none();
             assert!(finds || standing.refusal(Data).is_some(), "what is used is found");
+            assert_eq!(standing.refusal(Forwarded), standing.refusal(Peer));
             [Data, Peer, Admin, Status, Health].map(|class| standing.refusal(class).is_none())
         };
         let off = rules(&[]);

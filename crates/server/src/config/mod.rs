@@ -106,6 +106,8 @@ pub struct Config {
     pub audit_log: String,
     /// Address of probes, which are answered without TLS by a status code alone; empty: none.
     pub health_listen: String,
+    /// Address of the Redis protocol; empty: none.
+    pub redis_listen: String,
     /// Whether a node without TLS may be reached from other machines.
     pub insecure: bool,
 }
@@ -151,6 +153,7 @@ impl Default for Config {
             admin_listen: String::new(),
             audit_log: String::new(),
             health_listen: String::new(),
+            redis_listen: String::new(),
             insecure: false,
         }
     }
@@ -288,7 +291,9 @@ impl Config {
             ));
         }
         let without = self.advertise.is_empty();
-        let mut named = self.listeners().map(|(_, listen)| listen).filter(|_| without);
+        // No node or client is given the address of the Redis protocol.
+        let others = self.listeners().filter(|(key, _)| without && *key != REDIS_LISTEN);
+        let mut named = others.map(|(_, listen)| listen);
         if named.any(is_everywhere) || is_everywhere(&self.advertise) {
             return Err(Error::invalid(
                 "listening on every interface: set `advertise` to the address others reach",
@@ -303,6 +308,7 @@ impl Config {
             ("listen", &self.listen),
             ("peer_listen", &self.peer_listen),
             ("admin_listen", &self.admin_listen),
+            (REDIS_LISTEN, &self.redis_listen),
         ];
         all.into_iter().map(|(key, at)| (key, at.as_str())).filter(|(_, at)| !at.is_empty())
     }
@@ -372,11 +378,14 @@ impl Config {
             "admin_listen" => Field::Text(&mut self.admin_listen),
             "audit_log" => Field::File(&mut self.audit_log),
             "health_listen" => Field::Text(&mut self.health_listen),
+            REDIS_LISTEN => Field::Text(&mut self.redis_listen),
             "insecure" => Field::Switch(&mut self.insecure),
             _ => return None,
         })
     }
 }
+
+const REDIS_LISTEN: &str = "redis_listen";
 
 fn is_everywhere(listen: &str) -> bool {
     listen.starts_with("0.0.0.0") || listen.starts_with("[::]")
@@ -570,6 +579,8 @@ mod tests {
         assert!(message("store", "a,a").contains("twice"));
         assert!(message("listen", "0.0.0.0:1").contains("advertise"));
         assert!(message("peer_listen", "[::]:1").contains("advertise"));
+        assert!(Config::load(None, none(), &flags("redis_listen", "[::]:1")).is_ok());
+        assert!(message("redis_listen", "127.0.0.1:2379").contains("redis_listen and listen are"));
         let taken = message("admin_listen", "127.0.0.1:2379");
         assert!(taken.contains("admin_listen and listen are both 127.0.0.1:2379"), "{taken}");
         let any_port = [flags("listen", "a:0"), flags("peer_listen", "a:0")].concat();

@@ -43,7 +43,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 35] = [
+pub const SETTINGS: [Setting; 36] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -183,6 +183,11 @@ pub const SETTINGS: [Setting; 35] = [
         "health_listen",
         "",
         "Address of probes: `/healthz` and `/readyz`, a status code alone, without TLS; empty: none.",
+    ),
+    setting(
+        "redis_listen",
+        "",
+        "Address of the Redis protocol (docs/redis.md), with the TLS settings of the node; empty: none.",
     ),
     setting(
         "insecure",

@@ -27,7 +27,7 @@ const OTHER_BYTES_MAX: u64 = 4 << 20;
 const GROWTH_BYTES_MIN: usize = 64 << 10;
 const GROWTH_BYTES_MAX: usize = 8 << 20;
 /// Pause between two tries, if no memory is released.
-const MEMORY_RETRY: Duration = Duration::from_millis(100);
+pub(super) const MEMORY_RETRY: Duration = Duration::from_millis(100);
 
 pub(super) struct RequestBody<B> {
     body: B,

@@ -20,13 +20,16 @@ pub use answer::{
 pub use body::{Arrived, Limits};
 pub use layer::Accounted;
 
+use body::MEMORY_RETRY;
 use layer::Windows;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 /// Smallest budget: the shares of a request and of the windows must hold something.
 pub const BYTES_MIN: u64 = 16 << 20;
@@ -288,12 +291,27 @@ impl RequestMemory {
         self.try_charge(bytes).inspect_err(|_| self.note_refused())
     }
 
-    fn note_refused(&self) {
+    pub(crate) fn note_refused(&self) {
         self.connection.node.refused.fetch_add(1, Relaxed);
     }
 
+    /// [`RequestMemory::charge`] of a caller that waits while other requests use the memory, at most `wait`.
+    pub(crate) async fn charge_within(&self, bytes: u64, wait: Duration) -> Result<(), Exceeded> {
+        let until = Instant::now() + wait;
+        loop {
+            let mut released = self.released();
+            match self.try_charge(bytes) {
+                Err(Exceeded::Shared) if Instant::now() < until => {
+                    // It fails when the node ends.
+                    let _ = timeout(MEMORY_RETRY, released.changed()).await;
+                }
+                charged => return charged.inspect_err(|_| self.note_refused()),
+            }
+        }
+    }
+
     /// [`RequestMemory::charge`] of a caller that waits and tries again.
-    fn try_charge(&self, bytes: u64) -> Result<(), Exceeded> {
+    pub(crate) fn try_charge(&self, bytes: u64) -> Result<(), Exceeded> {
         // bug server.memory_unbounded: self.charge_anyway(bytes); return Ok(());
         // bug server.scans_for_no_caller: never
         if self.is_abandoned.load(Relaxed) {

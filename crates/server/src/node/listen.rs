@@ -1,14 +1,21 @@
 //! Listening port, the process that holds it if it is in use, and the signals that a node obeys.
 
+use super::Parts;
 use crate::access::Listener;
 use crate::config::Config;
+use crate::memory::NodeMemory;
+use crate::observe::{Health, probes};
+use crate::port::{PortOptions, Stats};
+use crate::redis::{self, ClusterExecutor, RedisPort};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, fs, io};
 use stele_types::{Error, Result, address};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{self, SignalKind};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 
 /// Time in which the advertised name must resolve: a name may be entered when its node starts.
@@ -44,6 +51,37 @@ pub(super) struct Bound {
     /// Each with the calls that it serves; that of clients comes last.
     pub listeners: Vec<(TcpListener, Listener)>,
     pub probes: Option<TcpListener>,
+    pub redis: Option<TcpListener>,
+}
+
+impl Parts {
+    pub(super) fn serve_probes(
+        &self,
+        listener: Option<TcpListener>,
+        health: &Health,
+        stopping: &watch::Sender<bool>,
+    ) {
+        let Some(listener) = listener else { return };
+        let serving =
+            crate::port::probes::serve(listener, probes(health.clone()), stopping.subscribe());
+        self.router.tasks.spawn_lasting("probes", serving);
+    }
+
+    pub(super) fn serve_redis(
+        &self,
+        listener: Option<TcpListener>,
+        (options, memory, stats): (&PortOptions, &Arc<NodeMemory>, &Arc<Stats>),
+        stopping: &watch::Sender<bool>,
+    ) {
+        let Some(listener) = listener else { return };
+        let address = self.addresses.for_clients().to_owned();
+        let executor = ClusterExecutor::new(self.access.clone(), address, self.stores.clone());
+        let (options, clock) = (options.clone(), self.clock.clone());
+        let (memory, stats) = (memory.clone(), stats.clone());
+        let port = RedisPort::new(Arc::new(executor), options, memory, stats, clock);
+        let serving = redis::serve(listener, port, stopping.subscribe());
+        self.router.tasks.spawn_lasting("redis", serving);
+    }
 }
 
 /// Binds the ports; returns them with the advertised addresses, which resolve. Another port than a
@@ -84,7 +122,11 @@ pub(super) async fn bind(config: &Config) -> Result<(Bound, Addresses)> {
         Some(at) => Some(bind_to("health_listen", &at).await?.0),
         None => None,
     };
-    Ok((Bound { listeners, probes }, addresses))
+    let redis = match only_if_set(&config.redis_listen) {
+        Some(at) => Some(bind_to("redis_listen", &at).await?.0),
+        None => None,
+    };
+    Ok((Bound { listeners, probes, redis }, addresses))
 }
 
 async fn bind_to(key: &'static str, configured: &str) -> Result<(TcpListener, SocketAddr)> {

@@ -26,7 +26,7 @@ use crate::control::ControlService;
 use crate::majorities::Majorities;
 use crate::members::Members;
 use crate::memory::NodeMemory;
-use crate::observe::{Health, Metrics, SlowLog, probes, routes};
+use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
@@ -58,7 +58,6 @@ use stele_types::{
     Clock, ClusterId, Error, PeerRole, Region, RegionKind, Result, StoreId, StoreIdent, TickMillis,
 };
 use stele_vfs::SystemClock;
-use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
 
@@ -390,7 +389,7 @@ impl Parts {
 
     fn serve(
         &self,
-        Bound { listeners, probes }: Bound,
+        Bound { listeners, probes, redis }: Bound,
         placement: Arc<PlacementService>,
         stopping: &watch::Sender<bool>,
     ) -> (oneshot::Receiver<()>, Reload) {
@@ -416,8 +415,7 @@ impl Parts {
             Arc::new(self.clone()),
             majorities.clone(),
         );
-        let (reporter, health) = tonic_health::server::health_reporter();
-        drop(reporter);
+        let (_, health) = tonic_health::server::health_reporter();
         let grpc = Routes::new(PdServer::new(pd.clone()))
             .add_service(MetaStorageServer::new(pd.clone()))
             .add_service(KeyspaceServer::new(pd))
@@ -448,6 +446,7 @@ impl Parts {
             handles: self.config.descriptors.handles().clone(),
             ..port::PortOptions::default()
         };
+        self.serve_redis(redis, (&options, &memory, &stats), stopping);
         let (transport, stopped) = (self.transport.clone(), stopping.subscribe());
         let serving = port::serve(listeners, routes, transport, options, memory, stats, stopped);
         let (closed, port) = oneshot::channel();
@@ -456,17 +455,6 @@ impl Parts {
             serving.await;
         });
         (port, reload)
-    }
-
-    fn serve_probes(
-        &self,
-        listener: Option<TcpListener>,
-        health: &Health,
-        stopping: &watch::Sender<bool>,
-    ) {
-        let Some(listener) = listener else { return };
-        let serving = port::probes::serve(listener, probes(health.clone()), stopping.subscribe());
-        self.router.tasks.spawn_lasting("probes", serving);
     }
 
     fn watch_majorities(&self, stopping: &watch::Sender<bool>) -> Arc<Majorities> {

@@ -153,7 +153,7 @@ pub(super) fn core(
     clock: &dyn Clock,
     seed: u64,
 ) -> Result<Core> {
-    let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() };
+    let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_millis: clock.unix_millis() };
     RaftStore::open(engine.clone(), raft_options(config, ident, seed), now)
 }
 

@@ -63,6 +63,8 @@ pub enum Kind {
     Write,
     /// Read of an index that covers all acknowledged writes of a region.
     ReadIndex,
+    /// Redis commands on names of one region.
+    Redis,
     /// Checksum of a range.
     Checksum,
 }
@@ -93,6 +95,7 @@ impl Kind {
             Self::GetAndDelete => "get_and_delete",
             Self::Write => "write",
             Self::ReadIndex => "read_index",
+            Self::Redis => "redis",
             Self::Checksum => "checksum",
         }
     }

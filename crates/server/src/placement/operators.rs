@@ -17,7 +17,7 @@ use stele_proto::stele::control::v1::{
     MergeRequest, MoveRequest, OperatorAccepted, OperatorInfo, OperatorState, SplitRequest,
     TransferRequest,
 };
-use stele_types::{Peer, RegionId, RegionPhase, StoreId};
+use stele_types::{Peer, RegionId, RegionPhase, StoreId, redis_key};
 use tonic::Status;
 
 const SPLIT_KEYS_MAX: usize = 64;
@@ -128,9 +128,11 @@ impl PlacementService {
     ) -> Result<OperatorAccepted, Status> {
         let plan = |state: &LeaderState| {
             let info = region(state, request.region_id)?;
-            check_keys(info, &request.keys)?;
-            let (keys, new) = (request.keys.clone(), Vec::new());
-            planned(info, vec![Step::Split { keys, new }])
+            // No split parts the pairs of one Redis key or tag.
+            let mut keys: Vec<Bytes> = request.keys.iter().map(redis_key::border).collect();
+            keys.dedup();
+            check_keys(info, &keys)?;
+            planned(info, vec![Step::Split { keys, new: Vec::new() }])
         };
         accepted(self.order(plan).await)
     }

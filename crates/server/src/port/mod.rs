@@ -140,15 +140,10 @@ pub async fn serve(
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        // Only this task opens connections.
-        if stats.open.load(Relaxed) >= options.connections_max.load(Relaxed) {
-            stats.refused.fetch_add(1, Relaxed);
-            continue;
-        }
-        stats.accepted.fetch_add(1, Relaxed);
+        let Some(open) = Open::begin(&stats, &options) else { continue };
         let (http, transport, stats) = (http.clone(), transport.clone(), stats.clone());
         let (accepting, alive) = (accepting.clone(), running.subscribe());
-        let (open, mut stop) = (Open::new(stats.clone()), stop.clone());
+        let mut stop = stop.clone();
         tokio::spawn(async move {
             let _open = open;
             let first = tokio::select! {
@@ -195,12 +190,20 @@ async fn accept(listeners: &[(TcpListener, Listener)]) -> io::Result<(TcpStream,
 }
 
 /// Counts a connection as open until it is dropped.
-struct Open(Arc<Stats>);
+pub(crate) struct Open(Arc<Stats>);
 
 impl Open {
-    fn new(stats: Arc<Stats>) -> Self {
-        stats.open.fetch_add(1, Relaxed);
-        Self(stats)
+    /// Counts an accepted connection; `None` if there are too many.
+    pub(crate) fn begin(stats: &Arc<Stats>, options: &PortOptions) -> Option<Self> {
+        let connections_max = options.connections_max.load(Relaxed);
+        let one_more = |open: u64| (open < connections_max).then_some(open + 1);
+        // The listener of Redis opens connections too.
+        if stats.open.fetch_update(Relaxed, Relaxed, one_more).is_err() {
+            stats.refused.fetch_add(1, Relaxed);
+            return None;
+        }
+        stats.accepted.fetch_add(1, Relaxed);
+        Some(Self(stats.clone()))
     }
 }
 
@@ -271,7 +274,7 @@ const TLS_HANDSHAKE: u8 = 22;
 ///
 /// Invariant: a node with TLS serves connections without it in the transition alone.
 /// Tests: `tls_is_turned_on_node_by_node_while_clients_work`.
-async fn may_be_tls(access: &Access, stream: &TcpStream) -> io::Result<bool> {
+pub(crate) async fn may_be_tls(access: &Access, stream: &TcpStream) -> io::Result<bool> {
     // bug server.plain_beside_tls: never
     if !access.is_in_transition() {
         return Ok(access.tls().is_some());

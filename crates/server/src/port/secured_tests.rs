@@ -73,7 +73,7 @@ impl Place {
     }
 
     /// Creates the certificate of a client; returns what it connects with.
-    fn client(&self, name: &str) -> ClientTls {
+    pub(crate) fn client(&self, name: &str) -> ClientTls {
         let (days, client) = (Days::new(5).unwrap(), ClientName::new(name).unwrap());
         let created = self.authority().client(&client, days, UnixTime::now()).unwrap();
         let written = created.write(self.dir()).unwrap();

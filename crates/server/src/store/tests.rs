@@ -80,7 +80,7 @@ fn start() -> (Arc<StoreHandle<ModelEngine>>, Header) {
     let peers = vec![Peer { id: PeerId(11), store, role: PeerRole::Voter }];
     let region = Region { id: REGION, peers, ..Region::default() };
     RaftStore::bootstrap(&*engine, &StoreIdent::new(cluster, store), &[region]).unwrap();
-    let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_seconds: clock.unix_seconds() };
+    let now = Now { monotonic_nanos: clock.monotonic_nanos(), unix_millis: clock.unix_millis() };
     let options = CoreOptions::new(store, cluster, 1, 1);
     let core = RaftStore::open(engine.clone(), options, now).unwrap();
     let handle = StoreHandle::start(store, engine, core, clock, Arc::new(Alone), 1 << 20).unwrap();
@@ -168,7 +168,7 @@ struct Steps {
 }
 
 impl Clock for Steps {
-    fn unix_seconds(&self) -> u64 {
+    fn unix_millis(&self) -> u64 {
         0
     }
 

@@ -108,10 +108,7 @@ impl<E: StorageEngine + 'static> LoopThread<E> {
     }
 
     fn now(&self) -> Now {
-        Now {
-            monotonic_nanos: self.clock.monotonic_nanos(),
-            unix_seconds: self.clock.unix_seconds(),
-        }
+        Now { monotonic_nanos: self.clock.monotonic_nanos(), unix_millis: self.clock.unix_millis() }
     }
 }
 

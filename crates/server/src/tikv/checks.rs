@@ -107,6 +107,13 @@ impl Target {
         Ok(self.family(family, std::slice::from_ref(key))?.engine_key(key))
     }
 
+    /// Like [`Target::engine_key`], for a request that writes the key.
+    pub(super) fn written_key(&self, family: &str, key: &Bytes) -> Result<Bytes, Failure> {
+        let family = written_family(family)?;
+        self.check_key(key)?;
+        Ok(family.engine_key(key))
+    }
+
     pub(super) fn check_key(&self, key: &[u8]) -> Result<(), Failure> {
         check_key_length(key)?;
         if self.region.range.contains(key) {
@@ -185,9 +192,27 @@ pub(super) fn check_value(value: &[u8]) -> Result<(), Failure> {
 }
 
 pub(super) fn family(name: &str) -> Result<ColumnFamily, Failure> {
-    let unknown =
-        || Failure::Invalid(format!("unknown column family `{name}`: use default, lock or write"));
+    let unknown = || {
+        Failure::Invalid(format!(
+            "unknown column family `{name}`: use default, lock or write, and redis for reads"
+        ))
+    };
     ColumnFamily::from_name(name).ok_or_else(unknown)
+}
+
+/// Returns the column family that a request of RawKV writes.
+///
+/// Invariant: only Redis commands write the pairs of Redis keys. A pair that is not of their form would be
+/// damage to them.
+/// Test: `only_redis_commands_write_the_family_of_their_keys`.
+pub(super) fn written_family(name: &str) -> Result<ColumnFamily, Failure> {
+    let family = family(name)?;
+    // bug server.raw_writes_redis: never
+    if family == ColumnFamily::Redis {
+        let reason = "column family `redis` is written by Redis commands only";
+        return Err(Failure::Invalid(reason.to_owned()));
+    }
+    Ok(family)
 }
 
 /// Returns the name of a family in answers; empty for the default one.
@@ -196,6 +221,7 @@ pub(super) fn family_name(family: ColumnFamily) -> &'static str {
         ColumnFamily::Default => "",
         ColumnFamily::Lock => "lock",
         ColumnFamily::Write => "write",
+        ColumnFamily::Redis => "redis",
     }
 }
 

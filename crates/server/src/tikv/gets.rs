@@ -200,7 +200,7 @@ async fn live_pair(
 
 /// Charges a pair that was read from memory. Its length is bounded: only short values are read without
 /// asking.
-fn charge_pair(
+pub(super) fn charge_pair(
     target: &Target,
     key: &[u8],
     pair: Option<&Pair>,
@@ -215,7 +215,7 @@ fn memory_of(key: &[u8], value_bytes: u64) -> u64 {
 }
 
 /// Reads pairs that need the device, all of them or none, if there is memory for their values.
-fn read_pairs(
+pub(super) fn read_pairs(
     view: &impl EngineView,
     gets: Vec<PendingGet>,
     memory: &RequestMemory,

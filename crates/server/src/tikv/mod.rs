@@ -12,11 +12,13 @@ mod permissions;
 #[cfg(test)]
 mod permissions_tests;
 mod reads;
+mod redis;
 mod streams;
 mod wire;
 mod writes;
 
 pub use errors::Failure;
+pub(crate) use redis::SEVERAL_REGIONS;
 
 use crate::access::Standing;
 use crate::memory::{Held, RequestMemory};
@@ -40,6 +42,7 @@ use stele_proto::stele::kv::v1::{
     ModifyResponse, PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, WriteRequest,
     WriteResponse,
 };
+use stele_proto::stele::redis::v1::{RunRequest, RunResponse};
 use stele_replica::StageNanos;
 use stele_types::{ClusterId, Error, Level, RegionId};
 use streams::StreamCall;
@@ -182,8 +185,20 @@ impl TikvService {
         self.change(request, memory, Kind::BatchPut, modifications::put_in_session).await
     }
 
+    /// `stele.redis.v1.Redis/Run`.
+    async fn run_commands(&self, request: &RunRequest, memory: &Memory) -> RunResponse {
+        match self.may_use(Level::REDIS, "Redis keys") {
+            Ok(()) => self.change(request, memory, Kind::Redis, redis::run).await,
+            Err(failure) => RunRequest::failed(failure),
+        }
+    }
+
     fn may_use_sessions(&self) -> Result<(), Failure> {
-        self.stores.may_use(Level::SESSIONS, "requests of sessions").map_err(|error| match error {
+        self.may_use(Level::SESSIONS, "requests of sessions")
+    }
+
+    fn may_use(&self, level: Level, what: &str) -> Result<(), Failure> {
+        self.stores.may_use(level, what).map_err(|error| match error {
             Error::Busy(reason) => errors::server_is_busy(&reason),
             refused => Failure::Final(refused.to_string()),
         })
@@ -287,6 +302,7 @@ unary! {
         = write(Kind::Write, writes::write);
     "/stele.kv.v1.Kv/ReadIndex": ReadIndexRequest -> ReadIndexResponse
         = read(Kind::ReadIndex, reads::read_index);
+    "/stele.redis.v1.Redis/Run": RunRequest -> RunResponse = run_commands();
 }
 
 /// Returns why a call is not executed for its caller.

@@ -29,7 +29,7 @@ pub(super) async fn compare_and_swap(
     request: &RawCasRequest,
     memory: &Memory,
 ) -> Result<(RawCasResponse, StageNanos), Failure> {
-    let key = target.engine_key(&request.cf, &request.key)?;
+    let key = target.written_key(&request.cf, &request.key)?;
     check_value(&request.value)?;
     let new = match request.delete {
         true => NewPair::Delete,
@@ -114,7 +114,7 @@ fn numbered_put(
     let Some(put) = &numbered.put else {
         return Err(Failure::Invalid("a key has no value to put".to_owned()));
     };
-    let key = target.engine_key(&request.cf, &numbered.key)?;
+    let key = target.written_key(&request.cf, &numbered.key)?;
     let change = Modification::Set { new: new_pair(target, &put.value, put.ttl)? };
     let session = SessionRequest {
         session: SessionId(request.session),
@@ -171,7 +171,7 @@ async fn modify_as(
     session: Option<SessionRequest>,
     memory: &Memory,
 ) -> Result<(ModifyResponse, StageNanos), Failure> {
-    let key = target.engine_key(&request.cf, &request.key)?;
+    let key = target.written_key(&request.cf, &request.key)?;
     let change = match &request.change {
         Some(Change::PutIfAbsent(put)) => {
             let new = new_pair(target, &put.value, put.ttl)?;
@@ -296,6 +296,8 @@ fn answer(request: &ModifyRequest, result: Modified) -> ModifyResponse {
             };
             response.refusal = refusal as i32;
         }
+        // No modification has it.
+        Modified::Answered { .. } => {}
     }
     response
 }
@@ -326,7 +328,7 @@ async fn decide(
     }
 }
 
-fn on_unknown(target: &Target) -> OnUnknown {
+pub(super) fn on_unknown(target: &Target) -> OnUnknown {
     match target.on_unknown {
         OnUnknown::Report => OnUnknown::Report,
         _ => OnUnknown::Fail,

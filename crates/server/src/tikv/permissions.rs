@@ -13,6 +13,7 @@ use stele_proto::stele::kv::v1::{
     ModifyResponse, PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, WriteRequest,
     WriteResponse,
 };
+use stele_proto::stele::redis::v1::{RunRequest, RunResponse};
 use stele_types::KeyRange;
 
 /// A call of keys.
@@ -55,6 +56,13 @@ of_keys! {
     BOTH RawCasRequest: |it| std::iter::once(&it.key);
     BOTH ModifyRequest: |it| std::iter::once(&it.key);
     BOTH ModifyInSessionRequest: |it| it.modification.iter().map(|it| &it.key);
+}
+
+impl Permitted for RunRequest {
+    /// The node that calls has checked the names by the rights of its client.
+    fn permitted(&self, _: &Standing) -> Result<(), Failure> {
+        Ok(())
+    }
 }
 
 macro_rules! of_ranges {
@@ -120,5 +128,5 @@ macro_rules! denied_by_error {
 
 denied_by_error! {
     RawBatchGetResponse ScanResponse RawDeleteRangeResponse
-    ExistResponse ModifyResponse ReadIndexResponse WriteResponse
+    ExistResponse ModifyResponse ReadIndexResponse RunResponse WriteResponse
 }

@@ -1,7 +1,7 @@
 //! Writes: encoded once into the command that is proposed, replicated and logged unchanged.
 
 use super::Memory;
-use super::checks::{Target, check_value, family};
+use super::checks::{Target, check_value, family, written_family};
 use super::errors::{Failure, OnUnknown, charge};
 use bytes::Bytes;
 use stele_proto::kvrpcpb::{
@@ -83,7 +83,7 @@ pub(super) fn add_put(
     command: &mut CommandBuilder,
     request: &RawPutRequest,
 ) -> Result<(), Failure> {
-    let key = target.engine_key(&request.cf, &request.key)?;
+    let key = target.written_key(&request.cf, &request.key)?;
     check_value(&request.value)?;
     command.put(&key, &request.value, expiry(target, request.ttl)).map_err(invalid)?;
     Ok(())
@@ -106,7 +106,7 @@ pub(super) async fn delete(
     request: &RawDeleteRequest,
     memory: &Memory,
 ) -> Result<StageNanos, Failure> {
-    let key = target.engine_key(&request.cf, &request.key)?;
+    let key = target.written_key(&request.cf, &request.key)?;
     charge(memory, request.key.len() as u64, target.header.region)?;
     let mut command = CommandBuilder::new();
     command.delete(&key).map_err(invalid)?;
@@ -118,7 +118,7 @@ pub(super) async fn delete_range(
     request: &RawDeleteRangeRequest,
     memory: &Memory,
 ) -> Result<StageNanos, Failure> {
-    let family = family(&request.cf)?;
+    let family = written_family(&request.cf)?;
     let range = KeyRange { start: request.start_key.clone(), end: request.end_key.clone() };
     target.check_range(&range)?;
     charge(memory, (range.start.len() + range.end.len()) as u64, target.header.region)?;
@@ -135,7 +135,7 @@ pub(super) async fn batch_put(
     request: &RawBatchPutRequest,
     memory: &Memory,
 ) -> Result<StageNanos, Failure> {
-    let family = family(&request.cf)?;
+    let family = written_family(&request.cf)?;
     let ttls = ttls(request)?;
     for pair in &request.pairs {
         target.check_key(&pair.key)?;
@@ -161,7 +161,8 @@ pub(super) async fn batch_delete(
     request: &RawBatchDeleteRequest,
     memory: &Memory,
 ) -> Result<StageNanos, Failure> {
-    let family = target.family(&request.cf, &request.keys)?;
+    let family = written_family(&request.cf)?;
+    request.keys.iter().try_for_each(|key| target.check_key(key))?;
     charge_batch(memory, request.keys.iter().map(|key| (key.len(), 0)), target)?;
     let delete = |key: &Bytes| BatchOp::Delete { key: family.engine_key(key) };
     propose_batch(target, request.keys.iter().map(delete), true, memory).await

@@ -45,6 +45,10 @@ fn of_the_oldest_level(at: &Path) -> PathBuf {
     dir
 }
 
+fn newest() -> u32 {
+    Level::NEWEST.get()
+}
+
 /// Writes the levels into the placement region, as consensus would have.
 fn write_levels(dir: &Path, levels: Levels) {
     let store = open(dir);
@@ -96,14 +100,14 @@ async fn a_new_cluster_begins_with_the_newest_level_and_so_do_the_nodes_that_joi
     let at = tempfile::tempdir().unwrap();
     let [a, b, c] = ["a", "b", "c"].map(|name| at.path().join(name));
     let first = start(joining(&a, &[])).await;
-    until(&first.ready.address, "/status", in_use(3)).await;
+    until(&first.ready.address, "/status", in_use(newest())).await;
     let two = Config { stores: vec![b.clone(), c.clone()], ..joining(&b, &[&first]) };
     let second = start(two).await;
     // Before an answer to a report could have raised it.
     assert!([&a, &b, &c].iter().all(|dir| format(dir) == "format 3"));
-    until(&second.ready.address, "/status", in_use(3)).await;
+    until(&second.ready.address, "/status", in_use(newest())).await;
     let answer = finalize(&second).await.unwrap();
-    assert_eq!((answer.level, answer.level_in_use, answer.raised), (3, 3, false));
+    assert_eq!((answer.level, answer.level_in_use, answer.raised), (newest(), newest(), false));
     second.stop().await;
     first.stop().await;
 }
@@ -128,13 +132,13 @@ async fn a_node_of_level_1_writes_nothing_of_later_levels_until_it_is_finalized(
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("run `stele ctl finalize`"), "{refused:?}");
     let answer = finalize(&second).await.unwrap();
-    assert_eq!((answer.level, answer.raised), (3, true));
-    until(&first.ready.address, "/status", in_use(3)).await;
-    until(&second.ready.address, "/status", in_use(3)).await;
+    assert_eq!((answer.level, answer.raised), (newest(), true));
+    until(&first.ready.address, "/status", in_use(newest())).await;
+    until(&second.ready.address, "/status", in_use(newest())).await;
     assert!([&a, &b, &c].iter().all(|dir| format(dir) == "format 3"));
     control(&first).take_moment(TakeMomentRequest::default()).await.unwrap();
     let answer = finalize(&first).await.unwrap();
-    assert_eq!((answer.level_in_use, answer.raised), (3, false));
+    assert_eq!((answer.level_in_use, answer.raised), (newest(), false));
     assert_eq!(answer.behind, [] as [&str; 0]);
     // It stays.
     second.stop().await;
@@ -148,7 +152,7 @@ async fn a_node_of_level_1_writes_nothing_of_later_levels_until_it_is_finalized(
 async fn a_program_below_the_level_of_the_cluster_is_refused_at_join_and_report() {
     let at = tempfile::tempdir().unwrap();
     let first = start(joining(&at.path().join("a"), &[])).await;
-    until(&first.ready.address, "/status", in_use(3)).await;
+    until(&first.ready.address, "/status", in_use(newest())).await;
     let address = || "10.0.0.9:1".to_owned();
     let refusals = [
         control(&first).join(JoinRequest { address: address(), ..Default::default() }).await.err(),
@@ -160,7 +164,7 @@ async fn a_program_below_the_level_of_the_cluster_is_refused_at_join_and_report(
     for refusal in refusals {
         let refusal = refusal.unwrap();
         assert_eq!(refusal.code(), Code::FailedPrecondition, "{refusal:?}");
-        assert_eq!(refusal.metadata().get("stele-level").unwrap(), "3");
+        assert_eq!(refusal.metadata().get("stele-level").unwrap(), &newest().to_string());
         let text = refusal.message();
         assert!(text.contains("10.0.0.9:1 supports up to level 1: run version 0.2.0"), "{text}");
     }
@@ -182,6 +186,9 @@ async fn a_node_below_the_level_of_its_cluster_stops_and_names_the_version() {
     let mut node = start(joining(&dir, &[])).await;
     let ended = tokio::time::timeout(LIMIT, node.wait()).await.expect("it does not serve");
     let text = ended.unwrap_err().to_string();
-    assert!(text.contains("supports up to level 3: run version of that level"), "{text}");
+    assert!(
+        text.contains(&format!("supports up to level {}: run version of that level", newest())),
+        "{text}"
+    );
     node.stop().await;
 }

@@ -16,6 +16,7 @@ mod lost_entries;
 mod memory;
 mod moved_directory;
 mod node;
+mod redis_commands;
 mod reference;
 mod sessions;
 mod snapshots;

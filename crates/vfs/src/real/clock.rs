@@ -25,8 +25,9 @@ impl Default for SystemClock {
 }
 
 impl Clock for SystemClock {
-    fn unix_seconds(&self) -> u64 {
-        SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+    fn unix_millis(&self) -> u64 {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        since.as_secs() * 1_000 + u64::from(since.subsec_millis())
     }
 
     fn monotonic_nanos(&self) -> u64 {

@@ -16,7 +16,7 @@ use stele_vfs::{
 pub(super) struct Steps(AtomicU64);
 
 impl Clock for Steps {
-    fn unix_seconds(&self) -> u64 {
+    fn unix_millis(&self) -> u64 {
         0
     }
 

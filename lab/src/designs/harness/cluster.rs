@@ -151,6 +151,6 @@ fn open_core<E: StorageEngine>(
     options.commit_return = setup.mode.commit_return;
     options.read_acceleration = setup.mode.read_acceleration;
     options.hibernate_after_ticks = 0;
-    let (monotonic_nanos, unix_seconds) = (clock.monotonic_nanos(), clock.unix_seconds());
-    Ok(RaftStore::open(engine.clone(), options, Now { monotonic_nanos, unix_seconds })?)
+    let (monotonic_nanos, unix_millis) = (clock.monotonic_nanos(), clock.unix_millis());
+    Ok(RaftStore::open(engine.clone(), options, Now { monotonic_nanos, unix_millis })?)
 }

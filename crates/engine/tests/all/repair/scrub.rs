@@ -20,8 +20,8 @@ impl Clock for Nanos {
         self.0.load(Ordering::Relaxed)
     }
 
-    fn unix_seconds(&self) -> u64 {
-        self.1 + self.monotonic_nanos() / 1_000_000_000
+    fn unix_millis(&self) -> u64 {
+        self.1 * 1_000 + self.monotonic_nanos() / 1_000_000
     }
 }
 

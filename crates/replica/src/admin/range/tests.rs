@@ -121,3 +121,18 @@ fn a_merge_is_refused_unless_both_sides_are_as_it_was_prepared() {
     assert!(rollback_merge(&back).is_err());
     assert!(commit_merge(&right, &back, LogIndex(9)).is_err());
 }
+
+#[test]
+fn a_split_inside_a_redis_key_is_refused() {
+    let whole = region(1, "", "");
+    let header = redis_key::header_key(0, b"{tag}name").slice(1..);
+    let member =
+        redis_key::member_key(&redis_key::header_key(0, b"{tag}name"), 7, b"field").slice(1..);
+    for inside in [&header, &member] {
+        let error = split(&whole, std::slice::from_ref(inside), &[ids(2)]).unwrap_err();
+        assert!(error.contains("one Redis key or tag"), "{error}");
+        let border = redis_key::border(inside);
+        let parts = split(&whole, std::slice::from_ref(&border), &[ids(2)]).unwrap();
+        assert_eq!(parts[1].range.start, border);
+    }
+}

@@ -1,11 +1,16 @@
-//! Keys of which the pair is read from the device for a modification, beside the store's loop.
+//! Keys of which pairs are read from the device for a modification or a program, beside the store's loop.
 //!
-//! Invariant: from the lookup of a key to the entry of its modification this leader proposes no other
-//! change of the key, and no other leader commits in its term. Therefore the pair that the lookup
-//! finds is the pair before the entry. Requests that change a held key wait behind its modification,
+//! Invariant: from the first lookup for a request to its entry this leader proposes no other change of
+//! the request's keys, and no other leader commits in its term. Therefore the pairs that the lookups
+//! find are those before the entry. Requests that change a held key wait behind its holder,
 //! in order; all others go on.
 //! Tests: `requests_that_change_a_held_key_wait_in_order_and_all_others_go_on`,
-//! `a_lookup_of_an_earlier_term_counts_for_no_later_one_of_the_key`.
+//! `a_lookup_of_an_earlier_term_counts_for_no_later_one_of_the_key`,
+//! `a_program_holds_all_its_keys_while_one_pair_is_read`.
+//!
+//! Invariant: a request holds all its keys or none. One that waits behind a holder holds nothing, so no two
+//! wait for each other.
+//! Tests: `a_program_that_waits_for_one_key_holds_no_other`, `the_keys_of_a_program_are_free_once_it_is_decided`.
 
 use super::Waiting;
 use crate::input::RequestId;
@@ -14,40 +19,39 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use stele_storage::Pair;
-use stele_types::session::RecordKey;
 use stele_types::{Command, Op, Result};
 
 pub(crate) type Found = Result<Option<Pair>>;
 
+/// Engine keys with what was read for them.
+pub(crate) type FoundPairs = Vec<(Bytes, Found)>;
+
 #[derive(Default)]
 pub(crate) struct HeldKeys {
-    holds: BTreeMap<Bytes, Hold>,
-    /// Keys of the holds with a result, in the order of the results.
-    found: VecDeque<Bytes>,
+    keys: BTreeMap<Bytes, HoldId>,
+    holds: BTreeMap<HoldId, Hold>,
+    /// Lookups without a result.
+    lookups: BTreeMap<LookupId, HoldId>,
+    /// Holds with all results, in the order of the last ones.
+    found: VecDeque<HoldId>,
 }
 
+/// Id of the hold's first lookup.
+type HoldId = LookupId;
+
 struct Hold {
-    lookup: LookupId,
-    reading: Reading,
     request: Waiting,
-    found: Option<Found>,
-    /// Requests that change the key too, in order of arrival.
+    pairs: FoundPairs,
+    /// Lookups without a result.
+    missing: usize,
+    /// Requests that change one of its keys too, in order of arrival.
     behind: Vec<Waiting>,
 }
 
-/// Pair that the lookup of a hold reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
-    /// The record of the session's request.
-    Record,
-    /// The pair of the held key. It is read after the record, which was not there.
-    Pair,
-}
-
-/// Modification with the pair of its key, to be proposed before all requests that waited behind it.
+/// Request with the pairs that were read for it, to be proposed before all requests that waited behind it.
 pub(crate) struct Released {
     pub request: Waiting,
-    pub found: (Reading, Found),
+    pub found: FoundPairs,
     pub behind: Vec<Waiting>,
 }
 
@@ -67,20 +71,19 @@ impl HeldKeys {
         !self.found.is_empty()
     }
 
-    /// Holds the key of a modification until its lookup has a result. The record of a session's request
-    /// is read while the key itself is held: no other attempt of the request goes on meanwhile.
-    pub(crate) fn hold(
-        &mut self,
-        (lookup, reading): (LookupId, Reading),
-        key: Bytes,
-        request: Waiting,
-    ) {
-        let hold = Hold { lookup, reading, request, found: None, behind: Vec::new() };
-        self.holds.insert(key, hold);
+    /// Holds the keys of a request until its lookups, at least one, have results. `pairs` are those
+    /// that it needs no lookup for. The record of a session's request is read while the key itself is
+    /// held: no other attempt of the request goes on meanwhile.
+    pub(crate) fn hold(&mut self, lookups: &[LookupId], pairs: FoundPairs, request: Waiting) {
+        let Some(id) = lookups.first().copied() else { return };
+        self.keys.extend(request.keys().iter().map(|key| (key.clone(), id)));
+        self.lookups.extend(lookups.iter().map(|lookup| (*lookup, id)));
+        let hold = Hold { request, pairs, missing: lookups.len(), behind: Vec::new() };
+        self.holds.insert(id, hold);
     }
 
     pub(crate) fn wait_behind(&mut self, key: &Bytes, request: Waiting) {
-        if let Some(hold) = self.holds.get_mut(key) {
+        if let Some(hold) = self.keys.get(key).and_then(|id| self.holds.get_mut(id)) {
             hold.behind.push(request);
         }
     }
@@ -91,7 +94,9 @@ impl HeldKeys {
             return None;
         }
         match request {
-            Waiting::Modify(_, modify) => self.held(&modify.key),
+            Waiting::Modify(..) | Waiting::Run(..) => {
+                request.keys().iter().find_map(|key| self.held(key))
+            }
             Waiting::Write(_, write) => {
                 let mut key = None;
                 Command::each_op_of(&write.command, |op| {
@@ -108,40 +113,49 @@ impl HeldKeys {
             Op::Put { key, .. } | Op::Delete { key } => self.held(key),
             Op::DeleteRange { start, end } => {
                 let from = (Bound::Included(*start), Bound::Unbounded);
-                let (first, _) = self.holds.range::<[u8], _>(from).next()?;
+                let (first, _) = self.keys.range::<[u8], _>(from).next()?;
                 (end.is_empty() || first[..] < **end).then(|| first.clone())
             }
         }
     }
 
     fn held(&self, key: &[u8]) -> Option<Bytes> {
-        self.holds.get_key_value(key).map(|(key, _)| key.clone())
+        self.keys.get_key_value(key).map(|(key, _)| key.clone())
     }
 
-    /// Takes the result of a lookup. Returns whether a modification still waits for it.
+    /// Takes the result of a lookup. Returns whether a request still waits for it.
     pub(crate) fn note_found(&mut self, lookup: &Lookup, found: Found) -> bool {
-        let key = match RecordKey::decode(&lookup.key) {
-            Some(record) => record.changed_key(),
-            None => lookup.key.clone(),
-        };
-        let Some(hold) = self.holds.get_mut(&key) else { return false };
         // Invariant: a result counts for its own lookup only. An earlier one may have read the key in
         // an earlier term, and another leader may have changed it since.
-        let is_own = hold.lookup == lookup.id;
-        // bug replica.found_of_another_term: let is_own = true;
-        if !is_own || hold.found.is_some() {
-            return false;
+        let id = self.lookups.remove(&lookup.id);
+        // bug replica.found_of_another_term: let id = self.keys.get(&lookup.key).copied();
+        let Some(id) = id else { return false };
+        let Some(hold) = self.holds.get_mut(&id) else { return false };
+        hold.pairs.push((lookup.key.clone(), found));
+        hold.missing = hold.missing.saturating_sub(1);
+        if hold.missing == 0 {
+            self.found.push_back(id);
         }
-        hold.found = Some(found);
-        self.found.push_back(key);
         true
     }
 
-    /// Releases the next key with a result. The caller proposes or answers the modification at once.
+    /// Releases the keys of the next request with all its results. The caller proposes or answers it at once.
     pub(crate) fn take_found(&mut self) -> Option<Released> {
-        let key = self.found.pop_front()?;
-        let Hold { request, reading, found, behind, .. } = self.holds.remove(&key)?;
-        Some(Released { request, found: (reading, found?), behind })
+        let id = self.found.pop_front()?;
+        let Hold { request, pairs, behind, .. } = self.remove(id)?;
+        Some(Released { request, found: pairs, behind })
+    }
+
+    fn remove(&mut self, id: HoldId) -> Option<Hold> {
+        let hold = self.holds.remove(&id)?;
+        for key in hold.request.keys() {
+            // bug replica.one_key_released: break;
+            self.keys.remove(key);
+        }
+        if hold.missing > 0 {
+            self.lookups.retain(|_, of| *of != id);
+        }
+        Some(hold)
     }
 
     pub(crate) fn take_expired(&mut self, now_nanos: u64) -> Removed {
@@ -151,21 +165,21 @@ impl HeldKeys {
             expired.gone.extend(over.map(|request| request.id()));
         }
         let over = self.holds.iter().filter(|(_, hold)| hold.request.is_over(now_nanos));
-        for key in over.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            let Some(hold) = self.holds.remove(&key) else { continue };
-            self.found.retain(|found| *found != key);
+        for id in over.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let Some(hold) = self.remove(id) else { continue };
+            self.found.retain(|found| *found != id);
             expired.gone.push(hold.request.id());
-            expired.found_bytes += hold.found_bytes();
+            expired.found_bytes += found_bytes(&hold.pairs);
             expired.released.extend(hold.behind);
         }
         expired
     }
 
     pub(crate) fn take_all(&mut self) -> Removed {
-        self.found.clear();
+        let Self { holds, .. } = std::mem::take(self);
         let mut all = Removed::default();
-        for hold in std::mem::take(&mut self.holds).into_values() {
-            all.found_bytes += hold.found_bytes();
+        for hold in holds.into_values() {
+            all.found_bytes += found_bytes(&hold.pairs);
             all.gone.push(hold.request.id());
             all.gone.extend(hold.behind.iter().map(Waiting::id));
         }
@@ -173,13 +187,12 @@ impl HeldKeys {
     }
 }
 
-impl Hold {
-    fn found_bytes(&self) -> u64 {
-        self.found.as_ref().map_or(0, found_bytes)
-    }
+/// Returns the bytes of the values among what was read.
+pub(crate) fn found_bytes(pairs: &FoundPairs) -> u64 {
+    pairs.iter().map(|(_, found)| value_bytes(found)).sum()
 }
 
-pub(crate) fn found_bytes(found: &Found) -> u64 {
+pub(crate) fn value_bytes(found: &Found) -> u64 {
     match found {
         Ok(Some(pair)) => pair.value.len() as u64,
         Ok(None) | Err(_) => 0,
@@ -217,8 +230,7 @@ mod tests {
     fn held() -> HeldKeys {
         let mut held = HeldKeys::default();
         for (id, key) in [(1, "b"), (2, "d")] {
-            let lookup = (LookupId(id), Reading::Pair);
-            held.hold(lookup, Bytes::from_static(key.as_bytes()), modify(id, key, 10 * id));
+            held.hold(&[LookupId(id)], Vec::new(), modify(id, key, 10 * id));
         }
         held
     }
@@ -262,7 +274,6 @@ mod tests {
         held.wait_behind(&key, modify(3, "b", 0));
         held.wait_behind(&key, modify(4, "b", 0));
         assert!(!held.note_found(&lookup(9, "b"), Ok(None)), "an earlier lookup");
-        assert!(!held.note_found(&lookup(1, "c"), Ok(None)));
         assert!(!held.has_found() && held.take_found().is_none());
         assert!(held.note_found(&lookup(2, "d"), Err(Error::invalid("unreadable"))));
         assert!(held.note_found(&lookup(1, "b"), Ok(None)));
@@ -270,7 +281,7 @@ mod tests {
         let mut released = std::iter::from_fn(|| held.take_found());
         let first = released.next().unwrap();
         assert_eq!((first.request.id(), first.behind.len()), (RequestId(2), 0));
-        assert!(first.found.1.is_err());
+        assert!(first.found[0].1.is_err());
         let second = released.next().unwrap();
         let behind: Vec<u64> = second.behind.iter().map(|request| request.id().0).collect();
         assert_eq!((second.request.id(), &behind[..]), (RequestId(1), &[3, 4][..]));

@@ -374,7 +374,7 @@ mod tests {
         assert!(leadership.is_serving() && leadership.stop_serving() && !leadership.is_serving());
     }
 
-    const START: Now = Now { monotonic_nanos: 0, unix_seconds: 0 };
+    const START: Now = Now { monotonic_nanos: 0, unix_millis: 0 };
 
     fn options() -> Options {
         Options::new(StoreId(1), ClusterId(7), 1, 1)

@@ -15,7 +15,9 @@ mod room;
 
 pub(super) use copies::{Repairs, SnapshotBackoff};
 pub(super) use durability::Durability;
-pub(super) use held_keys::{Found, HeldKeys, Reading, Released, Removed, found_bytes};
+pub(super) use held_keys::{
+    Found, FoundPairs, HeldKeys, Released, Removed, found_bytes, value_bytes,
+};
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
 pub(super) use members::{
     PendingChanges, TransferEnd, TransferTimes, Transfers, has_next_quorum, is_caught_up,

@@ -1,8 +1,9 @@
 //! Client requests: those that wait to be proposed, in order of arrival, and the proposals in
 //! flight, in order of their entries.
 
-use crate::input::{AdminCall, Header, Modify, RequestId, Write};
+use crate::input::{AdminCall, Header, Modify, RequestId, Run, Write};
 use crate::stages::Timings;
+use bytes::Bytes;
 use std::collections::VecDeque;
 use stele_storage::Modified;
 use stele_types::{LogIndex, Term};
@@ -10,19 +11,31 @@ use stele_types::{LogIndex, Term};
 pub(crate) enum Waiting {
     Write(RequestId, Write),
     Modify(RequestId, Modify),
+    Run(RequestId, Run),
     Admin(RequestId, AdminCall),
 }
 
 impl Waiting {
     pub(crate) fn id(&self) -> RequestId {
-        let (Self::Write(id, _) | Self::Modify(id, _) | Self::Admin(id, _)) = self;
+        let (Self::Write(id, _) | Self::Modify(id, _) | Self::Run(id, _) | Self::Admin(id, _)) =
+            self;
         *id
+    }
+
+    /// Returns the keys that it holds while its pairs are read.
+    pub(crate) fn keys(&self) -> &[Bytes] {
+        match self {
+            Self::Modify(_, modify) => std::slice::from_ref(&modify.key),
+            Self::Run(_, run) => run.program.keys(),
+            Self::Write(..) | Self::Admin(..) => &[],
+        }
     }
 
     pub(crate) fn header(&self) -> &Header {
         match self {
             Self::Write(_, write) => &write.header,
             Self::Modify(_, modify) => &modify.header,
+            Self::Run(_, run) => &run.header,
             Self::Admin(_, call) => &call.header,
         }
     }
@@ -32,6 +45,7 @@ impl Waiting {
         let payload = match self {
             Self::Write(_, write) => write.command.len(),
             Self::Modify(_, modify) => modify.bytes(),
+            Self::Run(_, run) => run.program.bytes(),
             Self::Admin(..) => 0,
         };
         (payload + OVERHEAD_BYTES) as u64

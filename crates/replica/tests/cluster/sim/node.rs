@@ -64,7 +64,7 @@ impl<E: StorageEngine> Node<E> {
     pub(crate) fn now(&self, global_nanos: u64) -> Now {
         Now {
             monotonic_nanos: self.local(global_nanos),
-            unix_seconds: 1_700_000_000 + global_nanos / 1_000_000_000,
+            unix_millis: 1_700_000_000_000 + global_nanos / 1_000_000,
         }
     }
 

@@ -1,0 +1,150 @@
+//! Redis commands between nodes: their execution on the leader of a region, against a whole node.
+
+use crate::common::{LIMIT, config, start};
+use bytes::Bytes;
+use std::time::{Duration, Instant};
+use stele_client::redis_messages::{Command, RunRequest, RunResponse, WatchedName};
+use stele_client::{Client, Options, PutPair};
+use stele_server::node::Node;
+use stele_types::{ColumnFamily, Error, redis_key};
+
+struct Served {
+    node: Node,
+    client: Client,
+}
+
+async fn served(dir: &tempfile::TempDir) -> Served {
+    let node = start(config(&[dir.path().join("a")], &[])).await;
+    let addresses = [node.ready.address.clone()];
+    let options = Options { timeout: LIMIT, ..Options::default() };
+    let client = Client::connect_with(&addresses, options).await.unwrap();
+    Served { node, client }
+}
+
+fn request(lines: &[&str]) -> RunRequest {
+    let command = |line: &&str| Command {
+        database: 0,
+        arguments: line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect(),
+    };
+    let commands = lines.iter().map(command).collect();
+    RunRequest { protocol: 2, commands, seed: 7, ..RunRequest::default() }
+}
+
+fn user_key(name: &str) -> Bytes {
+    redis_key::header_key(0, name.as_bytes()).slice(1..)
+}
+
+impl Served {
+    async fn run(&self, name: &str, request: RunRequest) -> Result<RunResponse, Error> {
+        self.client.run_redis(&user_key(name), request).await
+    }
+
+    /// Returns the replies to commands of which the first name is `name`.
+    async fn replies(&self, name: &str, lines: &[&str]) -> String {
+        let response = self.run(name, request(lines)).await.unwrap();
+        String::from_utf8(response.replies.to_vec()).unwrap()
+    }
+
+    async fn split(&self, name: &str) {
+        let key = redis_key::border(&user_key(name));
+        let (region, _) = self.client.locate(key.clone()).await.unwrap();
+        self.client.control().split(region, vec![key.clone()]).await.unwrap();
+        let started = Instant::now();
+        loop {
+            // The client learns of the split from the next refusal.
+            let _ = self.client.family(ColumnFamily::Redis).get(user_key(name)).await;
+            if self.client.region_of(&key).await.unwrap() != region {
+                return;
+            }
+            assert!(started.elapsed() < LIMIT);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_of_one_region_are_executed_in_order_as_one_change() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let replies = served.replies("a", &["SET a 1", "INCR a", "HSET h f v g w", "GET a"]).await;
+    assert_eq!(replies, "+OK\r\n:2\r\n:2\r\n$1\r\n2\r\n");
+    let replies = served.replies("h", &["HGET h f", "HLEN h", "TYPE a", "HGET a f"]).await;
+    assert!(replies.starts_with("$1\r\nv\r\n:2\r\n+string\r\n-WRONGTYPE "), "{replies}");
+    assert_eq!(
+        served.replies("h", &["HGETALL h"]).await,
+        "*4\r\n$1\r\nf\r\n$1\r\nv\r\n$1\r\ng\r\n$1\r\nw\r\n"
+    );
+    // Reads of whole collections inside a change are read at a view, and checked.
+    let replies = served.replies("h", &["HKEYS h", "HDEL h f", "HVALS h"]).await;
+    assert_eq!(replies, "*2\r\n$1\r\nf\r\n$1\r\ng\r\n:1\r\n*1\r\n$1\r\nw\r\n");
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_transaction_is_executed_only_if_no_watched_name_has_changed() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    served.replies("a", &["SET a 1"]).await;
+    let watching = |change| WatchedName { database: 0, name: Bytes::from_static(b"a"), change };
+    let watch = RunRequest { watched: vec![watching(None)], protocol: 2, ..RunRequest::default() };
+    let found = served.client.read_redis(&user_key("a"), watch).await.unwrap().found;
+    let change = found[0].change;
+    assert!(change.is_some());
+    let exec = |watched| RunRequest {
+        is_transaction: true,
+        watched,
+        seed: 9,
+        ..request(&["INCR a", "GET a"])
+    };
+    for refused in [None, change.map(|change| change + 1)] {
+        let response = served.run("a", exec(vec![watching(refused)])).await.unwrap();
+        assert_eq!(response.replies, "*-1\r\n");
+    }
+    let response = served.run("a", exec(vec![watching(change)])).await.unwrap();
+    assert_eq!(response.replies, "*2\r\n:2\r\n$1\r\n2\r\n");
+    let response = served.run("a", exec(vec![watching(change)])).await.unwrap();
+    assert_eq!(response.replies, "*-1\r\n", "its own change counts");
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_whose_names_lie_in_several_regions_are_refused_and_change_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    served.replies("a", &["SET a 1", "SET {t}b 2", "SET {t}c 3"]).await;
+    served.split("b").await;
+    let error = served.run("a", request(&["MSET a 5 c 6"])).await.unwrap_err();
+    assert!(error.to_string().contains("several regions"), "{error}");
+    assert_eq!(served.replies("a", &["GET a"]).await, "$1\r\n1\r\n");
+    // A split inside a tag is made at its border.
+    let inside = user_key("{t}c");
+    let (region, _) = served.client.locate(inside.clone()).await.unwrap();
+    served.client.control().split(region, vec![inside]).await.unwrap();
+    let replies = served.replies("{t}b", &["MSET {t}b 7 {t}c 8", "GET {t}c"]).await;
+    assert_eq!(replies, "+OK\r\n$1\r\n8\r\n");
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_redis_commands_write_the_family_of_their_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    served.replies("a", &["SET a 1"]).await;
+    let raw = served.client.family(ColumnFamily::Redis);
+    let key = user_key("a");
+    assert!(raw.get(key.clone()).await.unwrap().is_some_and(|value| value.ends_with(b"1")));
+    let refusals = [
+        raw.put(key.clone(), "x").await,
+        raw.delete(key.clone()).await,
+        raw.put_if_absent(key.clone(), "x").await.map(drop),
+        raw.batch_put(vec![PutPair::new(key.clone(), "x")]).await,
+        raw.batch_delete(vec![key.clone()]).await,
+        raw.delete_range(stele_types::KeyRange::of_key(key)).await,
+    ];
+    for refused in refusals {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("written by Redis commands only"), "{text}");
+    }
+    assert_eq!(served.replies("a", &["GET a"]).await, "$1\r\n1\r\n");
+    served.node.stop().await;
+}
