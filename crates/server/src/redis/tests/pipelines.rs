@@ -135,6 +135,21 @@ async fn keys_of_several_regions_are_counted_once_although_a_region_is_split() {
 }
 
 #[tokio::test]
+async fn a_change_of_which_a_part_is_done_has_an_unknown_outcome() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client.ask_all(&["SET a 1", "SET z 2"]).await;
+    let unavailable = || Some(RedisFailure::Unavailable("no leader".to_owned()));
+    failed([unavailable(), unavailable()], &server);
+    assert!(client.ask("DEL a z").await.starts_with("-TRYAGAIN"), "nothing is done");
+    failed([None, unavailable()], &server);
+    assert!(client.ask("MGET a z").await.starts_with("-TRYAGAIN"), "a read");
+    failed([None, unavailable()], &server);
+    let reply = client.ask("DEL a z").await;
+    assert!(reply.starts_with("-UNDETERMINED") && reply.contains("no leader"), "{reply}");
+}
+
+#[tokio::test]
 async fn a_failure_is_the_error_of_each_command_of_its_batch_and_the_connection_goes_on() {
     let server = Server::start().await;
     let mut client = server.connect().await;
