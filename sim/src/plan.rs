@@ -361,7 +361,7 @@ const WITH_SESSIONS: [u64; 9] = [2, 5, 11, 18, 19, 22, 25, 31, 39];
 
 /// Remainders by 40 of the seeds with programs of several keys. The seeds that once showed a fault have none of
 /// them.
-const WITH_PROGRAMS: [u64; 8] = [5, 11, 14, 18, 19, 28, 31, 33];
+const WITH_PROGRAMS: [u64; 7] = [5, 11, 14, 18, 19, 28, 31];
 
 /// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
 /// them either.
