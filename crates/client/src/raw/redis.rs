@@ -4,7 +4,7 @@ use crate::Client;
 use crate::call::{ReadCommands, RunCommands};
 use bytes::Bytes;
 use stele_proto::stele::redis::v1::{RunRequest, RunResponse};
-use stele_types::{RegionId, Result};
+use stele_types::Result;
 
 impl Client {
     /// Executes commands as one change on the leader of the region that has a user key of column family
@@ -16,11 +16,5 @@ impl Client {
     /// Executes commands that change nothing.
     pub async fn read_redis(&self, key: &Bytes, request: RunRequest) -> Result<RunResponse> {
         self.send(key, &ReadCommands(request)).await
-    }
-
-    /// Returns the region of a key, from this client's cache if it is there.
-    pub async fn region_of(&self, key: &Bytes) -> Result<RegionId> {
-        let route = self.router.locate(key, &mut self.tries()).await?;
-        Ok(route.region.id)
     }
 }

@@ -70,7 +70,7 @@ impl ClusterExecutor {
         let client = self.client().await?;
         let mut regions = Vec::with_capacity(header_keys.len());
         for key in header_keys {
-            regions.push(client.region_of(&user_key(key)).await.map_err(failure)?);
+            regions.push(client.locate(user_key(key)).await.map_err(failure)?.0);
         }
         Ok(regions)
     }

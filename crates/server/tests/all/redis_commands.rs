@@ -53,7 +53,7 @@ impl Served {
         loop {
             // The client learns of the split from the next refusal.
             let _ = self.client.family(ColumnFamily::Redis).get(user_key(name)).await;
-            if self.client.region_of(&key).await.unwrap() != region {
+            if self.client.locate(key.clone()).await.unwrap().0 != region {
                 return;
             }
             assert!(started.elapsed() < LIMIT);
