@@ -25,7 +25,8 @@ const SERVED_LIMIT: Duration = Duration::from_millis(300);
 const SILENT: usize = 300;
 /// Time after which a node ends a handshake, and time to spare.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(8);
-const CONTROL: &str = "/stele.control.v1.Control/";
+/// Services that no client may call: those of operators and of the cluster's own nodes.
+const NOT_FOR_CLIENTS: [&str; 2] = ["/stele.control.v1.Control/", "/stele.redis.v1.Redis/"];
 /// First bytes of a connection of nodes.
 const PEER_MAGIC: &[u8] = b"STELEPR1";
 
@@ -87,7 +88,7 @@ impl Identities {
                 };
                 let (name, met) = (*name, *met);
                 // Some calls that are served have no end.
-                let is_served = met == Met::Served && !path.starts_with(CONTROL);
+                let is_served = met == Met::Served && !is_not_for_clients(path);
                 let limit = if is_served { SERVED_LIMIT } else { LIMIT };
                 let message = messages(prng).swap_remove(0);
                 calls.spawn(async move {
@@ -171,13 +172,17 @@ impl Identities {
     }
 }
 
+fn is_not_for_clients(path: &str) -> bool {
+    NOT_FOR_CLIENTS.iter().any(|service| path.starts_with(service))
+}
+
 fn check(met: Met, path: &str, code: Code) -> Result<()> {
     let is_denied = code == Code::PermissionDenied;
     let is_met = match met {
         // What tonic makes of a failed connection.
         Met::Refused => matches!(code, Code::Unavailable | Code::Unknown | Code::Cancelled),
         Met::Denied => is_denied,
-        Met::Served => is_denied == path.starts_with(CONTROL),
+        Met::Served => is_denied == is_not_for_clients(path),
     };
     ensure!(is_met, "the answer is {code:?}");
     Ok(())
