@@ -12,6 +12,7 @@ mod guard;
 mod machine;
 mod measured;
 mod peers;
+mod redis_expiry;
 mod restore;
 mod transport;
 mod wire;
@@ -45,6 +46,10 @@ const USAGE: &str = "usage: cargo lab <command>
   restore [--mib N] [--value-bytes N] [--nodes N] [--regions N] [--rounds N] [--dev]
                             a backup of random pairs, by default 4 GiB, restored into new clusters: bytes of all
                             replicas a second, beside those that the disk takes
+  redis-expiry [--per-second N] [--seconds N] [--ttl-s N] [--value-bytes N] [--wait-s N] [--members N]
+               [--freed-within-s N] [--nodes N] [--dev]
+                            Redis keys that expire, and a large hash that is deleted: the space after them, and the
+                            processor time of the sweepers
   backup [--rounds N] [--seconds N] [--clients N] [--records N] [--value-bytes N] [--dev]
                             YCSB A beside a backup, beside a process that uses as much processor time, and alone;
                             then what a second backup of unchanged data transfers
@@ -72,6 +77,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         "figures" => figures::run(&Workspace::load()?, flags),
         "backup" => backup::run(&Workspace::load()?, flags),
         backup::burner::COMMAND => backup::burner::run(rest),
+        "redis-expiry" => redis_expiry::run(&Workspace::load()?, flags),
         "restore" => restore::run(&Workspace::load()?, flags),
         "measured" => measured::run(&Workspace::load()?, flags),
         "designs" => designs::measure::run(rest),

@@ -5,6 +5,7 @@
 pub mod args;
 pub mod check;
 pub mod clients;
+mod collections;
 mod copies;
 pub mod damaged_payloads;
 mod deposed;

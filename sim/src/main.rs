@@ -100,6 +100,9 @@ fn numbers(counts: &Counts) -> String {
     let Counts { entries_followed, copies_followed, in_sessions, repeated, .. } = counts;
     let Counts { levels_raised, above_level, .. } = counts;
     let Counts { programs, programs_of_several, program_lookups, programs_unknown, .. } = counts;
+    let Counts { redis_commands, sweeps, .. } = counts;
+    let Counts { transactions_begun, transactions, transactions_refused, .. } = counts;
+    let Counts { transactions_unknown, coordinators_stopped, intents_met, .. } = counts;
     let slowed_ms_most = slowed_nanos_most / MS;
     let Counts { copied_directories, moved_directories, restored_directories, .. } = counts;
     format!(
@@ -115,7 +118,9 @@ fn numbers(counts: &Counts) -> String {
          {entries_followed} entries followed from {copies_followed} copies, {in_sessions} requests of sessions \
          ({repeated} repetitions), {levels_raised} nodes with a raised level, {above_level} refusals before, \
          {programs} programs ({programs_of_several} sent of several keys, {program_lookups} lookups, \
-         {programs_unknown} unknown)"
+         {programs_unknown} unknown), {redis_commands} Redis commands, {sweeps} sweeps, {transactions} of \
+         {transactions_begun} transactions ({transactions_refused} refused, {transactions_unknown} unknown, \
+         {coordinators_stopped} coordinators stopped, {intents_met} intents met)"
     )
 }
 

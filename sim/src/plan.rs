@@ -77,6 +77,10 @@ pub struct Plan {
     pub session_permille: u64,
     /// Operations per 1000 that are programs of several keys.
     pub program_permille: u64,
+    /// Whether Redis commands are sent, and stores sweep their keys.
+    pub has_collections: bool,
+    /// Operations per 1000 that are transactions over regions.
+    pub transaction_permille: u64,
     /// Whether disks serve reads from the system's page cache. Without it most values are looked up
     /// beside the loop.
     pub has_page_cache: bool,
@@ -166,6 +170,8 @@ impl Plan {
             modify_permille: modify_permille(seed),
             session_permille: session_permille(seed),
             program_permille: program_permille(seed),
+            has_collections: WITH_COLLECTIONS.contains(&(seed % 40)),
+            transaction_permille: transaction_permille(seed),
             has_page_cache: !looks_up(seed) || fork(seed, "page cache").coin(),
             batch_entry_bytes_max: pick(&mut fork(seed, "batch"), &[500, 2_000, 8 << 20]),
             queue_bytes_max: pick(&mut fork(seed, "queue"), &[4_000, 40_000, 256 << 20, 256 << 20]),
@@ -363,6 +369,13 @@ const WITH_SESSIONS: [u64; 9] = [2, 5, 11, 18, 19, 22, 25, 31, 39];
 /// them.
 const WITH_PROGRAMS: [u64; 7] = [5, 11, 14, 18, 19, 28, 31];
 
+/// Remainders by 40 of the seeds with Redis commands and sweepers. The seeds that once showed a fault have none of
+/// them.
+const WITH_COLLECTIONS: [u64; 4] = [5, 14, 28, 31];
+/// Remainders by 40 of the seeds with transactions over regions. All of them have programs, and none shows a
+/// deliberate bug of programs.
+const WITH_TRANSACTIONS: [u64; 4] = [11, 14, 18, 19];
+
 /// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
 /// them either.
 const WITH_FOLLOWER: [u64; 3] = [0, 3, 18];
@@ -392,6 +405,13 @@ fn session_permille(seed: u64) -> u64 {
 fn program_permille(seed: u64) -> u64 {
     match WITH_PROGRAMS.contains(&(seed % 40)) {
         true => pick(&mut fork(seed, "program share"), &[300, 500, 800]),
+        false => 0,
+    }
+}
+
+fn transaction_permille(seed: u64) -> u64 {
+    match WITH_TRANSACTIONS.contains(&(seed % 40)) {
+        true => pick(&mut fork(seed, "transaction share"), &[100, 300, 600]),
         false => 0,
     }
 }

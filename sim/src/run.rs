@@ -118,10 +118,12 @@ fn play(world: &mut World) {
     world.start_faults();
     world.begin_moments();
     world.begin_levels();
+    world.begin_collections();
     world.run(world.plan.nanos);
     world.end_moments();
     world.heal();
     world.clients.stop();
+    world.stop_collections();
     settle(world);
     if world.plan.mode == Mode::Liveness {
         probe(world);
@@ -195,6 +197,9 @@ fn finish(world: &mut World) {
     if !world.read_everything(READ_NANOS) {
         let state = world.describe();
         world.fail(format!("some keys cannot be read:{state}"));
+    }
+    if !world.sweep_everything(READ_NANOS) {
+        world.fail("sweepers find dead members again and again".to_owned());
     }
     world.wait_until_quiet();
     if world.violation.is_none() {

@@ -9,10 +9,11 @@ use std::process::Command;
 use std::time::Duration;
 
 /// Documents, by their paths from the workspace's root.
-const DOCUMENTS: [&str; 7] = [
+const DOCUMENTS: [&str; 8] = [
     "README.md",
     "ARCHITECTURE.md",
     "docs/backup.md",
+    "docs/http.md",
     "docs/redis.md",
     "docs/security.md",
     "docs/upgrade.md",

@@ -16,6 +16,7 @@ mod histories;
 mod house;
 mod invariants;
 mod mutants;
+mod redis_suites;
 mod s3;
 mod sim_mutants;
 mod sizes;
@@ -57,6 +58,7 @@ const USAGE: &str = "usage: cargo xtask <command>
   sim-mutants [--only NAME] [--note]
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
+  redis-suites [--short]    run the tests of other projects on a Redis listener; [--only NAME] [--address A]
   s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
@@ -128,6 +130,10 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             tools::require(tools::FOR_S3)?;
             s3::run(&workspace)
+        }
+        "redis-suites" => {
+            tools::require(tools::FOR_REDIS_SUITES)?;
+            redis_suites::run(&workspace, flags)
         }
         "guard" => {
             let bless = flags.switch("--bless");

@@ -39,6 +39,14 @@ pub(crate) const FOR_S3: &[Tool] = &[
     tool("mvn", "--version", "apt-get install maven"),
     tool("sha256sum", "--version", "apt-get install coreutils"),
 ];
+/// Tools that download and run the tests of other projects for Redis.
+pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
+    GO,
+    tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
+    // It executes a file.
+    tool("tclsh", "/dev/null", "apt-get install tcl"),
+    tool("apt-get", "--version", "a Debian: the source of Redis is its package"),
+];
 /// Tools that split a binary from its symbols.
 pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
 /// Tools that count instructions.

@@ -75,6 +75,22 @@ impl Progress {
             ),
             None => (ProgressBar::new_spinner(), "{msg} {spinner} {bytes} {bytes_per_sec}"),
         };
+        Self::with(bar, template, what)
+    }
+
+    /// Shows a bar up to `total` keys, or a spinner if `total` is unknown.
+    pub(crate) fn keys(total: Option<u64>, what: &str) -> Self {
+        let (bar, template) = match total {
+            Some(total) => (
+                ProgressBar::new(total),
+                "{msg} {wide_bar} {human_pos}/{human_len} keys {per_sec} eta {eta}",
+            ),
+            None => (ProgressBar::new_spinner(), "{msg} {spinner} {human_pos} keys {per_sec}"),
+        };
+        Self::with(bar, template, what)
+    }
+
+    fn with(bar: ProgressBar, template: &str, what: &str) -> Self {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
@@ -83,8 +99,9 @@ impl Progress {
         Self { bar }
     }
 
-    pub(crate) fn add(&self, bytes: u64) {
-        self.bar.inc(bytes);
+    /// Adds bytes, or keys.
+    pub(crate) fn add(&self, count: u64) {
+        self.bar.inc(count);
     }
 
     pub(crate) fn warn(&self, line: &str) {

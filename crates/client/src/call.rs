@@ -155,6 +155,8 @@ call!(
     kv::ReadIndexResponse,
     read_index
 );
+call!(kv::kv_client::KvClient<Observed<Wire>>, kv::GetPairRequest, kv::GetPairResponse, get_pair);
+call!(kv::kv_client::KvClient<Observed<Wire>>, kv::WriteIfRequest, kv::WriteIfResponse, write_if);
 call!(
     kv::kv_client::KvClient<Observed<Wire>>,
     kv::FollowRequest,
@@ -243,10 +245,14 @@ pub(crate) struct RunCommands(pub redis::RunRequest);
 #[derive(Clone)]
 pub(crate) struct ReadCommands(pub redis::RunRequest);
 
+/// Step of a transaction over several regions.
+#[derive(Clone)]
+pub(crate) struct TransactionStep(pub redis::StepRequest);
+
 macro_rules! redis_call {
-    ($name:ident, $effect:ident) => {
+    ($name:ident, $response:ident, $method:ident, $effect:ident) => {
         impl Call for $name {
-            type Response = redis::RunResponse;
+            type Response = redis::$response;
 
             async fn send(
                 self,
@@ -254,7 +260,7 @@ macro_rules! redis_call {
                 departure: &Departure,
             ) -> Result<Self::Response, Status> {
                 type RedisClient = redis::redis_client::RedisClient<Observed<Wire>>;
-                unary!(RedisClient, self.0, connection, departure, run)
+                unary!(RedisClient, self.0, connection, departure, $method)
             }
         }
 
@@ -276,12 +282,37 @@ macro_rules! redis_call {
     };
 }
 
-redis_call!(RunCommands, Once);
-redis_call!(ReadCommands, Read);
+redis_call!(RunCommands, RunResponse, run, Once);
+redis_call!(ReadCommands, RunResponse, run, Read);
+redis_call!(TransactionStep, StepResponse, step, Once);
+
+macro_rules! redis_calls {
+    ($($request:ident, $response:ident, $method:ident;)*) => {$(
+        call!(
+            redis::redis_client::RedisClient<Observed<Wire>>,
+            redis::$request,
+            redis::$response,
+            $method
+        );
+    )*};
+}
+
+redis_calls! {
+    ListRequest, ListResponse, list;
+    MembersRequest, MembersResponse, members;
+    ClearRequest, ClearResponse, clear;
+    CursorRequest, CursorResponse, cursor;
+}
+
+raw_call!(redis, ListRequest, Read, |r| take(&mut r.error));
+raw_call!(redis, MembersRequest, Read, |r| take(&mut r.error));
+raw_call!(redis, ClearRequest, Write, |r| take(&mut r.error));
 
 raw_call!(kv, ExistRequest, Read, |r| take(&mut r.error));
 raw_call!(kv, WriteRequest, Write, |r| take(&mut r.error));
 raw_call!(kv, ReadIndexRequest, Read, |r| take(&mut r.error));
+raw_call!(kv, GetPairRequest, Read, |r| take(&mut r.error));
+raw_call!(kv, WriteIfRequest, Once, |r| take(&mut r.error));
 
 fn take(text: &mut String) -> String {
     std::mem::take(text)

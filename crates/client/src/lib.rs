@@ -13,7 +13,7 @@
 //! sent elsewhere, and makes no outcome unknown. A write that may have taken effect is retried only if
 //! [`Options::repeat_undetermined`] is set and it is not a read-modify-write; otherwise it fails with
 //! [`stele_types::Error::Undetermined`]. The read-modify-writes are [`Client::compare_and_swap`],
-//! [`Client::put_if_absent`], [`Client::increment`], [`Client::append`] and [`Client::get_and_delete`].
+//! [`Client::write_if`], [`Client::put_if_absent`], [`Client::increment`], [`Client::append`] and [`Client::get_and_delete`].
 //! The requests of a [`Session`] are retried too: each takes effect exactly once, or at most once if its
 //! outcome is still unknown at the deadline of the call.
 //!
@@ -46,8 +46,8 @@ pub use raw::{
 };
 /// Messages of the control protocol.
 pub use stele_proto::stele::control::v1 as messages;
-/// A copied pair.
-pub use stele_proto::stele::kv::v1::CopiedPair;
+/// A copied pair, and the message of [`Client::write_if`].
+pub use stele_proto::stele::kv::v1::{CopiedPair, Values, WriteIfRequest, WriteIfResponse};
 /// Messages of Redis commands between nodes.
 pub use stele_proto::stele::redis::v1 as redis_messages;
 pub use watch::{

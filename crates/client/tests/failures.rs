@@ -2,7 +2,7 @@
 
 use crate::fake::{self, Fake, Fate, error};
 use std::time::{Duration, Instant};
-use stele_client::{Client, Options, Ttl};
+use stele_client::{Client, Options, Ttl, WriteIfRequest};
 use stele_proto::errorpb::{self, Error as Refusal};
 use stele_types::{Error, KeyRange, PeerId, Region, StoreId};
 use tonic::Code;
@@ -167,17 +167,22 @@ async fn a_modification_that_may_have_happened_is_never_repeated() {
     let mut fates: Vec<Fate> = uncertain().into_iter().map(Fate::ActAndRefuse).collect();
     fates.extend([Fate::ActAndFail(Code::Unavailable), Fate::Hang]);
     fates.push(Fate::Final("undetermined: may or may not have taken effect"));
-    for (fate, number) in fates.into_iter().flat_map(|fate| (0..5).map(move |i| (fate.clone(), i)))
+    for (fate, number) in fates.into_iter().flat_map(|fate| (0..6).map(move |i| (fate.clone(), i)))
     {
         // Restores the cached leader.
         client.get("k").await.unwrap();
         let before = fake.state().calls.len();
-        fake.state().fail("modify", fate.clone());
+        let call = if number == 5 { "write_if" } else { "modify" };
+        fake.state().fail(call, fate.clone());
         let ended = match number {
             0 => client.put_if_absent("k", "v").await.map(drop),
             1 => client.increment("k", 1).await.map(drop),
             2 => client.append("k", "v").await.map(drop),
             3 => client.put_if_present("k", "v").await.map(drop),
+            5 => {
+                let request = WriteIfRequest { key: "k".into(), ..WriteIfRequest::default() };
+                client.write_if(request).await.map(drop)
+            }
             _ => client.get_and_delete("k").await.map(drop),
         };
         assert!(matches!(ended, Err(Error::Undetermined(_))), "{fate:?}, {number}: {ended:?}");

@@ -2,7 +2,10 @@
 
 use crate::fake::{self, Fake};
 use bytes::Bytes;
-use stele_client::{Client, Copied, CopiedPair, PutPair, ScanOptions, Swap, Ttl};
+use stele_client::{
+    Client, Copied, CopiedPair, PutPair, ScanOptions, Swap, Ttl, Values, WriteIfRequest,
+};
+use stele_proto::stele::kv::v1::Put;
 use stele_types::command::Unfit;
 use stele_types::{ColumnFamily, Error, KeyRange};
 
@@ -86,6 +89,33 @@ async fn a_read_modify_write_returns_what_it_found_or_made() {
     let lock = client.family(ColumnFamily::Lock);
     assert_eq!(lock.increment("t", 1).await.unwrap(), 1);
     assert_eq!(fake.state().value("t"), Some(&b"xy"[..]));
+}
+
+#[tokio::test]
+async fn a_pair_comes_with_the_time_that_it_has_left_and_is_written_under_conditions() {
+    let (_fake, client) = three_regions().await;
+    assert_eq!(client.get_with_ttl("k").await.unwrap(), None);
+    client.put_with_ttl("k", "1", Ttl::Seconds(9)).await.unwrap();
+    let found = client.get_with_ttl("k").await.unwrap();
+    assert_eq!(found, Some(("1".into(), Ttl::Seconds(9))));
+    let values = |digests: &[&'static str]| {
+        let digests = digests.iter().map(|digest| Bytes::from(*digest)).collect();
+        Some(Values { all: false, digests })
+    };
+    let request = WriteIfRequest {
+        key: "k".into(),
+        if_match: values(&["0", "1"]),
+        put: Some(Put { value: "2".into(), ttl: 0 }),
+        ..WriteIfRequest::default()
+    };
+    for is_done in [true, false] {
+        assert_eq!(client.write_if(request.clone()).await.unwrap().done, is_done);
+        let found = client.get_with_ttl("k").await.unwrap();
+        assert_eq!(found, Some(("2".into(), Ttl::Endless)));
+    }
+    let lock = client.family(ColumnFamily::Lock);
+    let created = WriteIfRequest { if_match: None, if_none_match: values(&["2"]), ..request };
+    assert!(lock.write_if(created).await.unwrap().done, "another family");
 }
 
 #[tokio::test]

@@ -180,6 +180,11 @@ impl Gc {
         }
     }
 
+    /// Returns the cluster's time in Unix seconds; 0 if it is unknown.
+    pub fn cluster_time_s(&self) -> u64 {
+        self.shared.cluster_time_s()
+    }
+
     /// Records that these values, which could not be read, have readable copies. Their files may be
     /// victims again, and the values count as unsorted again.
     pub fn note_repaired<'a>(&self, repaired: impl Iterator<Item = (&'a [u8], &'a Locator)>) {

@@ -200,7 +200,7 @@ impl TlsFiles {
     }
 
     /// Reads the token; `None` without a file of one.
-    fn token(&self) -> Result<Option<String>> {
+    pub fn token(&self) -> Result<Option<String>> {
         let Some(path) = &self.token_file else { return Ok(None) };
         let token =
             std::fs::read_to_string(path).map_err(|error| Error::io("read", path, error))?;

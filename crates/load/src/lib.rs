@@ -6,6 +6,7 @@ mod driver;
 mod latency;
 pub mod process_io;
 mod report;
+pub mod resp;
 pub mod server;
 mod workload;
 

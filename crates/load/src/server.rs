@@ -1,9 +1,9 @@
-//! Servers under load. Of Redis's protocol (RESP 2) this is the part that the load needs. A put
-//! counts once `WAIT` reports that enough replicas have it. `WAIT` blocks its connection, so each
-//! client uses one of its own.
+//! Servers under load. A put to Redis counts once `WAIT` reports that enough replicas have it. `WAIT` blocks
+//! its connection, so each client uses one of its own.
 
 use crate::args::Wire;
 use crate::driver::Run;
+use crate::resp::{RespConnection, RespReply, unexpected};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -11,8 +11,6 @@ use std::fmt::Display;
 use std::future::Future;
 use stele_client::{Client, Options, ScanOptions};
 use stele_types::{Error, KeyRange, Result, address};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
-use tokio::net::TcpStream;
 
 /// A server under load.
 pub trait Target: Send + Sync + 'static {
@@ -131,20 +129,13 @@ pub fn unavailable(reason: impl Display) -> Error {
 
 /// Time limit for the replicas to acknowledge a write, in milliseconds.
 const WAIT_MS: u64 = 5_000;
-const LINE_BYTES_MAX: usize = 4096;
 const BULK_BYTES_MAX: usize = 512 << 20;
-
-enum Reply {
-    Done,
-    Number(i64),
-    Value(Option<u64>),
-}
 
 /// Client of a primary, with one connection per concurrent call.
 pub struct Redis {
     address: String,
     replicas: u64,
-    idle: Mutex<Vec<BufStream<TcpStream>>>,
+    idle: Mutex<Vec<RespConnection>>,
 }
 
 impl Redis {
@@ -156,10 +147,12 @@ impl Redis {
     /// Returns the length of a value.
     pub async fn get(&self, key: Bytes) -> Result<Option<u64>> {
         let mut connection = self.take().await?;
-        send(&mut connection, &[b"GET", &key]).await?;
-        let Reply::Value(found) = receive(&mut connection).await? else { return Err(unexpected()) };
+        connection.send(&["GET".as_bytes(), &key]).await?;
+        let RespReply::Bulk(found) = receive(&mut connection).await? else {
+            return Err(unexpected());
+        };
         self.idle.lock().push(connection);
-        Ok(found)
+        Ok(found.map(|value| value.len() as u64))
     }
 
     /// Writes a value.
@@ -174,16 +167,16 @@ impl Redis {
 
     async fn write(&self, parts: &[&[u8]]) -> Result<()> {
         let mut connection = self.take().await?;
-        send(&mut connection, parts).await?;
+        connection.send(parts).await?;
         if self.replicas > 0 {
             let (replicas, wait) = (self.replicas.to_string(), WAIT_MS.to_string());
-            send(&mut connection, &[b"WAIT", replicas.as_bytes(), wait.as_bytes()]).await?;
+            connection.send(&["WAIT", &replicas, &wait]).await?;
         }
         receive(&mut connection).await?;
         if self.replicas > 0 {
             match receive(&mut connection).await? {
-                Reply::Number(have) if have >= self.replicas as i64 => {}
-                Reply::Number(have) => {
+                RespReply::Integer(have) if have >= self.replicas as i64 => {}
+                RespReply::Integer(have) => {
                     return Err(unavailable(format!("{have} replicas have the write")));
                 }
                 _ => return Err(unexpected()),
@@ -193,59 +186,28 @@ impl Redis {
         Ok(())
     }
 
-    async fn take(&self) -> Result<BufStream<TcpStream>> {
+    async fn take(&self) -> Result<RespConnection> {
         let idle = self.idle.lock().pop();
-        if let Some(connection) = idle {
-            return Ok(connection);
+        match idle {
+            Some(connection) => Ok(connection),
+            None => RespConnection::connect(&self.address, None, BULK_BYTES_MAX).await,
         }
-        let stream = TcpStream::connect(&self.address).await.map_err(unavailable)?;
-        stream.set_nodelay(true).map_err(unavailable)?;
-        Ok(BufStream::new(stream))
     }
 }
 
-fn unexpected() -> Error {
-    unavailable("a reply of an unexpected type")
-}
-
-async fn send(connection: &mut BufStream<TcpStream>, parts: &[&[u8]]) -> Result<()> {
-    let mut head = format!("*{}\r\n", parts.len());
-    for part in parts {
-        head.push_str(&format!("${}\r\n", part.len()));
-        connection.write_all(head.as_bytes()).await.map_err(unavailable)?;
-        connection.write_all(part).await.map_err(unavailable)?;
-        "\r\n".clone_into(&mut head);
-    }
-    connection.write_all(head.as_bytes()).await.map_err(unavailable)
-}
-
-async fn receive(connection: &mut BufStream<TcpStream>) -> Result<Reply> {
-    connection.flush().await.map_err(unavailable)?;
-    let mut line = String::new();
-    let mut bounded = (&mut *connection).take(LINE_BYTES_MAX as u64);
-    bounded.read_line(&mut line).await.map_err(unavailable)?;
-    let line = line.trim_end();
-    let number = || line.get(1..).and_then(|rest| rest.parse::<i64>().ok()).ok_or_else(unexpected);
-    match line.as_bytes().first() {
-        Some(b'+') => Ok(Reply::Done),
-        Some(b':') => Ok(Reply::Number(number()?)),
-        Some(b'$') => {
-            let Ok(bytes) = usize::try_from(number()?) else { return Ok(Reply::Value(None)) };
-            if bytes > BULK_BYTES_MAX {
-                return Err(unexpected());
-            }
-            let mut value = vec![0; bytes + 2];
-            connection.read_exact(&mut value).await.map_err(unavailable)?;
-            Ok(Reply::Value(Some(bytes as u64)))
-        }
-        Some(b'-') => Err(Error::Refused(line.to_owned())),
-        _ => Err(unexpected()),
+/// Receives a reply; an error of the server is one of the call.
+async fn receive(connection: &mut RespConnection) -> Result<RespReply> {
+    connection.flush().await?;
+    match connection.receive().await? {
+        RespReply::Error(text) => Err(Error::Refused(text)),
+        reply => Ok(reply),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     /// Starts a server for one connection that expects these calls in order and sends these

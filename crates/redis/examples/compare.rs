@@ -13,14 +13,18 @@
 //! - Values of APPEND and SETRANGE above 1 MiB; names and fields above 8 KiB; RENAME and COPY of more than
 //!   1,024 members: limits of the store.
 //! - Times in milliseconds may differ by the duration of a request: up to 50 ms are allowed.
-//! - HGETALL, HKEYS, HVALS and SMEMBERS are compared without order.
+//! - HGETALL, HKEYS, HVALS, SMEMBERS, KEYS and SCAN are compared without order.
 //! - PEXPIREAT of times of which the seconds, rounded, do not fit into 64 bits.
 
 use bytes::Bytes;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
-use stele_redis::{MemoryRegion, Protocol, Request, encode_request};
+use stele_redis::{
+    Glob, KindFilter, MemoryRegion, NamesWanted, Protocol, Reply, Request, encode_request,
+    walk_names,
+};
+use stele_storage::Admitted;
 use stele_types::Prng;
 
 const NAMES: &[&str] = &["a", "b", "c", "{t}x", "{t}y", "", "a\0b"];
@@ -145,6 +149,13 @@ const OPTIONS: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// Parts of patterns of names.
+const PATTERN_PARTS: &[&str] = &[
+    "*", "*", "**", "?", "a", "b", "x", "{t}", "\\{", "[a-c]", "[c-a]", "[^a]", "[{a]", "[]a]",
+    "[^", "[b", "[a-", "[\\]]", "\\", "\0", "",
+];
+const TYPES: &[&str] = &["string", "hash", "SET", "zset", "nosuch"];
 
 /// Forms of requests. `D` is a number with decimals; a `*` repeats what precedes it; other capitals are
 /// explained above.
@@ -360,6 +371,70 @@ fn elements(mut reply: &[u8]) -> Result<Vec<Vec<u8>>> {
     Ok(found)
 }
 
+/// Compares the names that match a random pattern, of random types.
+fn compare_names(
+    server: &mut Server,
+    requests: &mut Requests,
+    region: &MemoryRegion,
+) -> Result<bool> {
+    let parts = (0..=requests.below(4)).map(|_| requests.one_of(PATTERN_PARTS));
+    let pattern = parts.collect::<Vec<_>>().concat();
+    let kind = requests.one_of(TYPES);
+    let keys = ["keys", &pattern].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+    let scan = ["scan", "0", "match", &pattern, "count", "1000", "type", kind];
+    let scan = scan.map(|word| Bytes::copy_from_slice(word.as_bytes()));
+    let (now_ms, theirs) = server.execute(&[keys.to_vec(), scan.to_vec()])?;
+    let examined_max = 1 + requests.below(5);
+    let of_scan = elements(&theirs[1])?.remove(1);
+    let filters = [KindFilter::Any, KindFilter::named(kind.as_bytes())];
+    for (kind, reply) in filters.into_iter().zip([&theirs[0], &of_scan]) {
+        let pattern = Glob::new(Bytes::copy_from_slice(pattern.as_bytes()));
+        let pattern = pattern.map_err(|error| Error::other(error.to_string()))?;
+        let wanted = NamesWanted {
+            examined_max,
+            pattern: Some(pattern),
+            kind,
+            is_counted_only: false,
+            now_ms,
+        };
+        let mut ours = names(region, &wanted)?;
+        let mut theirs = elements(reply)?;
+        ours.sort();
+        theirs.sort();
+        if ours != theirs {
+            println!(
+                "pattern {pattern:?}, {kind:?}: ours {ours:?}, theirs {theirs:?}",
+                pattern = keys[1]
+            );
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns the names of database 0, as elements of a reply.
+fn names(region: &MemoryRegion, wanted: &NamesWanted) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    let prefixes = wanted
+        .pattern
+        .iter()
+        .flat_map(|pattern| stele_types::redis_key::prefix_ranges(0, &pattern.literal().bytes));
+    for range in prefixes {
+        let mut range = stele_types::ColumnFamily::Redis.engine_range(&range);
+        loop {
+            let walked = walk_names(&region.view(), range.clone(), wanted, &mut |_| true);
+            let page = walked.and_then(Admitted::read).map_err(Error::other)?;
+            let element = |name| Reply::Bulk(name).encoded(Protocol::Resp2).to_vec();
+            names.extend(page.names.into_iter().map(element));
+            match page.next_key {
+                Some(next_key) => range.start = next_key,
+                None => break,
+            }
+        }
+    }
+    Ok(names)
+}
+
 /// Whether two replies to a request mean the same.
 fn are_equal(command: &str, ours: &[u8], theirs: &[u8]) -> Result<bool> {
     const TOLERANCE: i64 = 50;
@@ -413,6 +488,9 @@ fn compare(server: &mut Server, seed: u64, count: usize) -> Result<bool> {
             server.ask(&words("flushall"))?;
             region = MemoryRegion::new(seed, protocol);
             history.clear();
+        }
+        if requests.below(8) == 0 && !compare_names(server, &mut requests, &region)? {
+            return Ok(false);
         }
         let drawn: Vec<Vec<Bytes>> = (0..=requests.below(4)).map(|_| requests.request()).collect();
         executed += drawn.len();

@@ -14,6 +14,9 @@
 use bytes::Bytes;
 use stele_types::varint;
 
+/// Bytes of a header without the value of a string, at most. A longer pair is that of a string.
+pub(crate) const HEADER_BYTES_MAX: usize = 2 + 16 + 2 * varint::VARINT_BYTES_MAX;
+
 const VERSION: u8 = 1;
 const STRING: u8 = 0;
 const HASH: u8 = 1;
@@ -31,6 +34,12 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Returns the type that TYPE answers with this name, in any case.
+    pub fn named(name: &[u8]) -> Option<Self> {
+        let all = [Self::String, Self::Hash, Self::Set];
+        all.into_iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()))
+    }
+
     /// Returns the name that TYPE answers.
     pub fn name(self) -> &'static str {
         match self {
@@ -73,7 +82,7 @@ pub enum HeaderDamage {
 impl Header {
     /// Returns the value of the header's pair; `value` is that of a string.
     pub fn encode(&self, value: &[u8]) -> Bytes {
-        let mut out = Vec::with_capacity(2 + 16 + 2 * varint::VARINT_BYTES_MAX + value.len());
+        let mut out = Vec::with_capacity(HEADER_BYTES_MAX + value.len());
         out.push(VERSION);
         out.push(match self.kind {
             Kind::String => STRING,
@@ -116,6 +125,16 @@ impl Header {
         Ok((header, bytes.slice_ref(rest)))
     }
 
+    /// Returns the stamps of which the members exist while the name has this header. The sweeper keeps them.
+    ///
+    /// Invariant: a stamp that is missing here never returns, so its members are never needed again. What writes
+    /// members before the header that will have their stamp has to name this stamp here first.
+    /// Tests: `a_stamp_that_no_header_has_never_returns`,
+    /// `the_sweeper_keeps_the_members_of_every_stamp_of_a_header`.
+    pub fn stamps(&self) -> impl Iterator<Item = u64> {
+        std::iter::once(self.stamp)
+    }
+
     /// Returns the expiry of the engine's pair in Unix seconds, rounded up; 0 disables it.
     pub fn expires_at_s(&self) -> u64 {
         self.expires_at_ms.div_ceil(1000)
@@ -146,6 +165,15 @@ mod tests {
         }
         let (_, value) = Header::decode(&header(Kind::String).encode(b"value")).unwrap();
         assert_eq!(value, "value");
+    }
+
+    #[test]
+    fn a_header_is_never_longer_than_its_limit() {
+        let (count, expires_at_ms) = (u64::MAX, u64::MAX);
+        let longest = Header { count, expires_at_ms, ..header(Kind::Set) }.encode(b"");
+        assert_eq!(longest.len(), HEADER_BYTES_MAX);
+        assert_eq!(Kind::named(b"Hash"), Some(Kind::Hash));
+        assert_eq!(Kind::named(b"zset"), None);
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::header::{Header, HeaderDamage};
 use crate::reply::{Protocol, Reply, put_array_header};
 use crate::request::Request;
 use crate::state::{Members, MembersNeed, MembersVersion, Needs, State, Stop};
+use crate::table::READ_ONLY;
+use crate::transaction::MetIntent;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::collections::BTreeSet;
 use stele_storage::{Outcome, PROGRAM_KEYS_MAX, Pair, Pairs, Program, ProgramStep};
@@ -166,6 +168,15 @@ impl RedisProgram {
         unread.into_iter().cloned().collect()
     }
 
+    /// Returns the intents in place of the headers of watched names.
+    fn watched_intents(&self, pairs: &Pairs) -> Vec<MetIntent> {
+        let keys = self.watched.iter().map(|watched| &watched.header_key);
+        let met: BTreeSet<MetIntent> = keys
+            .filter_map(|key| MetIntent::of_pair(key, pairs.get(key).and_then(Option::as_ref)))
+            .collect();
+        met.into_iter().collect()
+    }
+
     fn encode(&self, replies: &[Reply]) -> Bytes {
         let mut out = BytesMut::new();
         if self.is_exec {
@@ -187,10 +198,18 @@ impl Program for RedisProgram {
         self.bytes + self.keys.iter().map(Bytes::len).sum::<usize>()
     }
 
+    fn may_replace_unread(&self) -> bool {
+        self.requests.iter().any(|request| !request.spec().has(READ_ONLY))
+    }
+
     fn decide(&self, pairs: &Pairs, now_ms: u64) -> ProgramStep {
         let unread = self.unread_watched(pairs);
         if !unread.is_empty() {
             return ProgramStep::Read(unread);
+        }
+        let met = self.watched_intents(pairs);
+        if !met.is_empty() {
+            return answered(&ProgramAnswer::Meets(met));
         }
         if !self.watched.iter().all(|watched| watched.is_unchanged(pairs, now_ms)) {
             let answer = Reply::NullArray.encoded(self.protocol);
@@ -200,12 +219,11 @@ impl Program for RedisProgram {
             Run::Needs(needs) if !needs.keys.is_empty() => {
                 ProgramStep::Read(needs.keys.into_iter().collect())
             }
+            Run::Needs(needs) if !needs.intents.is_empty() => {
+                answered(&ProgramAnswer::Meets(needs.intents.into_iter().collect()))
+            }
             Run::Needs(needs) => {
-                let answer = ProgramAnswer::NeedsMembers(needs.members.into_iter().collect());
-                ProgramStep::Done(Outcome {
-                    command: CommandBuilder::new(),
-                    answer: answer.encode(),
-                })
+                answered(&ProgramAnswer::NeedsMembers(needs.members.into_iter().collect()))
             }
             Run::Done { command, replies } => {
                 ProgramStep::Done(Outcome { command, answer: self.encode(&replies) })
@@ -214,11 +232,16 @@ impl Program for RedisProgram {
     }
 }
 
+fn answered(answer: &ProgramAnswer) -> ProgramStep {
+    ProgramStep::Done(Outcome { command: CommandBuilder::new(), answer: answer.encode() })
+}
+
 /// Answer of a program.
 ///
 /// ```text
-/// answer := replies                                                  (never begins with 0x00)
+/// answer := replies                                          (never begins with 0x00 or 0x01)
 ///         | 0x00 (key_len:varint header_key stamp:u64be change:u64be)*
+///         | 0x01 (key_len:varint header_key transaction:u128be key_len:varint record_key)*
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProgramAnswer {
@@ -226,9 +249,12 @@ pub enum ProgramAnswer {
     Replies(Bytes),
     /// It changed nothing: it needs these collections.
     NeedsMembers(Vec<MembersNeed>),
+    /// It changed nothing: names have intents, which must be resolved.
+    Meets(Vec<MetIntent>),
 }
 
 const NEEDS: u8 = 0x00;
+const MEETS: u8 = 0x01;
 
 impl ProgramAnswer {
     fn encode(&self) -> Bytes {
@@ -243,11 +269,15 @@ impl ProgramAnswer {
                 }
                 Bytes::from(out)
             }
+            Self::Meets(met) => [&[MEETS][..], &MetIntent::encode_all(met)].concat().into(),
         }
     }
 
     /// Decodes an answer. `None` if its bytes are not one.
     pub fn decode(answer: Bytes) -> Option<Self> {
+        if let Some(met) = answer.strip_prefix(&[MEETS]) {
+            return MetIntent::decode_all(met).map(Self::Meets);
+        }
         let Some(mut rest) = answer.strip_prefix(&[NEEDS]) else {
             return Some(Self::Replies(answer));
         };

@@ -1,9 +1,10 @@
 //! Requests that were checked against the table of commands.
 
 use crate::commands::keys::copy_database;
+use crate::commands::scripts::{self, ScriptError};
 use crate::key;
 use crate::reply::Reply;
-use crate::table::CommandSpec;
+use crate::table::{CommandSpec, MOVABLE_KEYS};
 use bytes::Bytes;
 
 /// Reasons for which a request is not executed. The texts are those of Redis.
@@ -20,6 +21,9 @@ pub enum RequestError {
     /// A number of arguments that the command does not take.
     #[error("ERR wrong number of arguments for '{0}' command")]
     WrongArity(&'static str),
+    /// A script that is not executed.
+    #[error(transparent)]
+    Script(#[from] ScriptError),
 }
 
 impl RequestError {
@@ -60,11 +64,14 @@ pub struct Request {
 }
 
 impl Request {
-    /// Checks a request: the name of a command, and its arguments. `database` is that of the connection.
+    /// Checks a request: the name of a command, and its arguments; of EVAL and EVALSHA also the script. `database` is that of the connection.
     pub fn parse(database: u8, arguments: Vec<Bytes>) -> Result<Self, RequestError> {
         let spec = arguments.first().and_then(|name| CommandSpec::find(name));
         let Some(spec) = spec else { return Err(RequestError::unknown(&arguments)) };
         spec.check_arity(arguments.len())?;
+        if spec.has(MOVABLE_KEYS) {
+            scripts::of_request(spec, &arguments)?;
+        }
         Ok(Self { spec, arguments, database })
     }
 

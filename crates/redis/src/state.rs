@@ -9,6 +9,7 @@
 use crate::header::{Header, Kind};
 use crate::key;
 use crate::reply::Reply;
+use crate::transaction::MetIntent;
 use bytes::Bytes;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -74,12 +75,14 @@ pub struct Needs {
     pub keys: BTreeSet<Bytes>,
     /// Whole collections.
     pub members: BTreeSet<MembersNeed>,
+    /// Intents in place of headers, which must be resolved.
+    pub intents: BTreeSet<MetIntent>,
 }
 
 impl Needs {
     /// Whether nothing is needed.
     pub fn is_empty(&self) -> bool {
-        self.keys.is_empty() && self.members.is_empty()
+        self.keys.is_empty() && self.members.is_empty() && self.intents.is_empty()
     }
 }
 
@@ -180,7 +183,7 @@ impl<'a> State<'a> {
     /// Returns what a name has; `None` if it is absent or has expired.
     pub(crate) fn entry(&mut self, header_key: &Bytes) -> Result<Option<Entry>, Stop> {
         let Some(bytes) = self.read(header_key)? else { return Ok(None) };
-        let (header, value) = decode(&bytes)?;
+        let (header, value) = self.decode(header_key, &bytes)?;
         Ok((!header.has_expired(self.now_ms)).then_some(Entry { header, value }))
     }
 
@@ -196,6 +199,16 @@ impl<'a> State<'a> {
     pub(crate) fn new_entry(&mut self, kind: Kind, value: Bytes) -> Entry {
         let stamp = self.numbers.draw();
         Entry { header: Header { kind, stamp, change: 0, count: 0, expires_at_ms: 0 }, value }
+    }
+
+    /// Fails if the pair of a name was read and is an intent. Commands that do not read a name before they
+    /// change it call this.
+    pub(crate) fn check_no_intent(&mut self, header_key: &Bytes) -> Result<(), Stop> {
+        let stored = self.stored;
+        let Some(Some(pair)) = stored.get(header_key) else { return Ok(()) };
+        let Some(intent) = MetIntent::of(header_key, &pair.value) else { return Ok(()) };
+        self.needs.intents.insert(intent);
+        Err(Stop::Needs)
     }
 
     /// Sets a name, with a new change number. One that has expired already is deleted instead.
@@ -287,17 +300,32 @@ impl<'a> State<'a> {
     /// Returns the version of the stored members under a stamp; `None` if none are stored: the stamp is new
     /// in this run.
     fn stored_version(
-        &self,
+        &mut self,
         header_key: &Bytes,
         stamp: u64,
     ) -> Result<Option<MembersVersion>, Stop> {
-        let Some(Some(pair)) = self.stored.get(header_key) else { return Ok(None) };
-        let (header, _) = decode(&pair.value)?;
+        let stored = self.stored;
+        let Some(Some(pair)) = stored.get(header_key) else { return Ok(None) };
+        let (header, _) = self.decode(header_key, &pair.value)?;
         let version = MembersVersion { stamp, change: header.change };
         Ok((header.stamp == stamp && header.count > 0).then_some(version))
     }
-}
 
-fn decode(bytes: &Bytes) -> Result<(Header, Bytes), Stop> {
-    Header::decode(bytes).map_err(|damage| Stop::error(format!("ERR {damage}")))
+    /// Decodes the pair of a header. An intent in its place is noted, so that it is resolved.
+    ///
+    /// Invariant: no command takes an intent for a header, or for an absent name.
+    /// Test: `a_command_that_meets_an_intent_changes_nothing_and_names_it`.
+    fn decode(&mut self, header_key: &Bytes, bytes: &Bytes) -> Result<(Header, Bytes), Stop> {
+        let damage = match Header::decode(bytes) {
+            Ok(decoded) => return Ok(decoded),
+            Err(damage) => damage,
+        };
+        match MetIntent::of(header_key, bytes) {
+            Some(intent) => {
+                self.needs.intents.insert(intent);
+                Err(Stop::Needs)
+            }
+            None => Err(Stop::error(format!("ERR {damage}"))),
+        }
+    }
 }

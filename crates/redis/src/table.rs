@@ -14,14 +14,17 @@ pub const DENY_OOM: u8 = 4;
 pub const FAST: u8 = 8;
 /// May be sent before the client has authenticated.
 pub const NO_AUTH: u8 = 16;
+/// The second argument is the number of names, which follow it.
+pub const MOVABLE_KEYS: u8 = 32;
 
 /// Flags by name, as COMMAND INFO answers them.
-pub const FLAG_NAMES: [(u8, &str); 5] = [
+pub const FLAG_NAMES: [(u8, &str); 6] = [
     (WRITE, "write"),
     (READ_ONLY, "readonly"),
     (DENY_OOM, "denyoom"),
     (FAST, "fast"),
     (NO_AUTH, "no_auth"),
+    (MOVABLE_KEYS, "movablekeys"),
 ];
 
 const W: u8 = WRITE;
@@ -31,6 +34,7 @@ const WMF: u8 = WRITE | DENY_OOM | FAST;
 const R: u8 = READ_ONLY;
 const RF: u8 = READ_ONLY | FAST;
 const FA: u8 = FAST | NO_AUTH;
+const WMK: u8 = WM | MOVABLE_KEYS;
 
 /// Command of the protocol.
 #[derive(Debug)]
@@ -41,7 +45,7 @@ pub struct CommandSpec {
     pub arity: i8,
     /// Sum of the flags.
     pub flags: u8,
-    /// Position of the first key; 0 for none.
+    /// Position of the first key; 0 for none, and with [`MOVABLE_KEYS`].
     pub first_key: i8,
     /// Position of the last key; negative ones count from the end.
     pub last_key: i8,
@@ -93,7 +97,11 @@ impl CommandSpec {
         };
         let range = if first == 0 { 0..0 } else { first..(last + 1).min(arguments.len()) };
         let step = usize::from(self.key_step.unsigned_abs()).max(1);
-        arguments.get(range).unwrap_or_default().iter().step_by(step)
+        let keys = match self.has(MOVABLE_KEYS) {
+            true => commands::scripts::names(arguments),
+            false => arguments.get(range).unwrap_or_default(),
+        };
+        keys.iter().step_by(step)
     }
 }
 
@@ -128,6 +136,8 @@ static TABLE: [CommandSpec; COMMANDS] = [
     spec("delex", -2, WF, ONE, Some(commands::strings::delex)),
     spec("discard", 1, FAST, NO_KEY, None),
     spec("echo", 2, FAST, NO_KEY, None),
+    spec("eval", -3, WMK, NO_KEY, Some(commands::scripts::eval)),
+    spec("evalsha", -3, WMK, NO_KEY, Some(commands::scripts::eval)),
     spec("exec", 1, 0, NO_KEY, None),
     spec("exists", -2, RF, ALL, Some(commands::keys::exists)),
     spec("expire", -3, WF, ONE, Some(commands::expiry::expire)),
@@ -182,6 +192,7 @@ static TABLE: [CommandSpec; COMMANDS] = [
     spec("sadd", -3, WMF, ONE, Some(commands::sets::sadd)),
     spec("scan", -2, R, NO_KEY, None),
     spec("scard", 2, RF, ONE, Some(commands::sets::scard)),
+    spec("script", -2, 0, NO_KEY, None),
     spec("select", 2, FAST, NO_KEY, None),
     spec("set", -3, WM, ONE, Some(commands::strings::set)),
     spec("setex", 4, WM, ONE, Some(commands::strings::setex)),
@@ -202,7 +213,7 @@ static TABLE: [CommandSpec; COMMANDS] = [
     spec("waitaof", 4, 0, NO_KEY, None),
     spec("watch", -2, FAST, ALL, None),
 ];
-const COMMANDS: usize = 86;
+const COMMANDS: usize = 89;
 
 #[cfg(test)]
 mod tests {
@@ -221,7 +232,8 @@ mod tests {
             let upper = spec.name.to_uppercase();
             assert_eq!(CommandSpec::find(upper.as_bytes()).unwrap().name, spec.name);
             assert!(!(spec.has(WRITE) && spec.has(READ_ONLY)));
-            assert!(!spec.is_program() || spec.first_key == 1, "{}", spec.name);
+            let has_keys = spec.first_key == 1 || spec.has(MOVABLE_KEYS);
+            assert!(!spec.is_program() || has_keys, "{}", spec.name);
         }
         for name in [&b""[..], b"nothing", b"a name that is longer than all others", &[0xff]] {
             assert!(CommandSpec::find(name).is_none());
@@ -241,6 +253,11 @@ mod tests {
             ("hset a f v", "a"),
             ("get", ""),
             ("mget", ""),
+            ("evalsha x 2 a b c", "a b"),
+            ("eval x 0 a", ""),
+            ("eval x -1 a", ""),
+            ("eval x 2 a", ""),
+            ("eval x 9223372036854775807 a", ""),
         ];
         for (request, keys) in rows {
             let request = words(request);

@@ -4,10 +4,12 @@
 extern crate self as stele_server;
 
 pub mod access;
+pub(crate) mod cluster_client;
 pub mod config;
 pub mod control;
 pub mod descriptors;
 pub mod followers;
+pub(crate) mod http;
 pub mod load;
 pub mod majorities;
 pub mod members;

@@ -20,12 +20,29 @@ pub trait Program: fmt::Debug + Send + Sync {
     /// writes beside them must be changed only together with one of them.
     fn keys(&self) -> &[Bytes];
 
+    /// Returns whether it reads the value of a key's pair. If not, the value that it receives may be empty.
+    fn reads_value(&self, key: &[u8]) -> bool {
+        let _ = key;
+        true
+    }
+
     /// Returns the bytes of its keys and arguments.
     fn bytes(&self) -> usize;
 
     /// Decides on the pairs read so far (at first none), or names those that it needs too. `now_ms` is
     /// the leader's time in Unix milliseconds.
     fn decide(&self, pairs: &Pairs, now_ms: u64) -> ProgramStep;
+
+    /// Whether it may replace pairs of its keys that it does not read. While the region may have intents, the
+    /// leader gives it the pairs of all its keys.
+    fn may_replace_unread(&self) -> bool {
+        false
+    }
+
+    /// Whether it puts intents: pairs that no program may replace unread for some seconds.
+    fn puts_intents(&self) -> bool {
+        false
+    }
 }
 
 /// Step of a program.

@@ -6,6 +6,7 @@
 //!            | 0x01 esc(tag) esc(name)        a name with a tag
 //! part      := 0x00                           the header of the name
 //!            | 0x01 stamp:u64be field         a member under the header's stamp
+//!            | 0x02 transaction:u128be        the record of a transaction that began with the name
 //! esc(x)    := x with 0x00 as 0x00 0xff, then 0x00 0x01
 //! engine key:= 0x06 user key
 //! ```
@@ -23,7 +24,9 @@
 //!
 //! The names of a database are ordered by their bytes, first those without a tag, then those with one, by
 //! tag and name. The header of a name precedes its members, and members of one stamp are ordered by field.
+//! The records of transactions follow the members.
 
+use crate::KeyRange;
 use bytes::Bytes;
 
 /// Space of the pairs of this layout: the first byte of their engine keys.
@@ -37,6 +40,7 @@ const PLAIN: u8 = 0x00;
 const TAGGED: u8 = 0x01;
 const HEADER: u8 = 0x00;
 const MEMBER: u8 = 0x01;
+const RECORD: u8 = 0x02;
 const ESCAPE: u8 = 0x00;
 const ESCAPED: u8 = 0xff;
 const END: u8 = 0x01;
@@ -64,6 +68,11 @@ pub enum KeyPart {
         /// Field of a hash or member of a set.
         field: Bytes,
     },
+    /// The record of a transaction over several regions of which the name is the first.
+    Record {
+        /// Number of the transaction.
+        transaction: u128,
+    },
 }
 
 /// Returns the engine key of a name's header. `database` is below [`DATABASES`].
@@ -89,6 +98,15 @@ pub fn member_key(header_key: &[u8], stamp: u64, field: &[u8]) -> Bytes {
     Bytes::from(out)
 }
 
+/// Returns the engine key of a transaction's record, from the engine key of its first name's header.
+pub fn record_key(header_key: &[u8], transaction: u128) -> Bytes {
+    let mut out = Vec::with_capacity(header_key.len() + 16);
+    out.extend_from_slice(header_key.split_last().map_or(&[], |(_, name)| name));
+    out.push(RECORD);
+    out.extend_from_slice(&transaction.to_be_bytes());
+    Bytes::from(out)
+}
+
 /// Returns the bytes with which the engine keys of all members under a stamp begin, and no others.
 pub fn members_prefix(header_key: &[u8], stamp: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(header_key.len() + 8);
@@ -96,6 +114,51 @@ pub fn members_prefix(header_key: &[u8], stamp: u64) -> Vec<u8> {
     out.push(MEMBER);
     out.extend_from_slice(&stamp.to_be_bytes());
     out
+}
+
+/// Returns the engine keys of all pairs of a name, from the engine key of its header.
+pub fn pairs_of_name(header_key: &[u8]) -> KeyRange {
+    KeyRange::prefix(header_key.split_last().map_or(&[], |(_, name)| name))
+}
+
+/// Returns the user keys of a database.
+pub fn database_range(database: u8) -> KeyRange {
+    KeyRange::prefix(&[DATABASE_0 + database % DATABASES])
+}
+
+/// Returns the user keys of all databases.
+pub fn databases_range() -> KeyRange {
+    KeyRange::new(vec![DATABASE_0], vec![DATABASE_0 + DATABASES])
+}
+
+/// Returns the user keys among which are those of all names of a database that begin with `prefix`: one or
+/// two ranges, ascending. They have other names too.
+///
+/// A name without a tag is ordered by its bytes. One with a tag is ordered by the tag, which the prefix
+/// states as a whole, in part, or not at all.
+///
+/// Invariant: no name that begins with the prefix lies outside. Test: `a_prefix_has_all_its_names_in_its_ranges`.
+pub fn prefix_ranges(database: u8, prefix: &[u8]) -> Vec<KeyRange> {
+    let within = |kind: u8, tag: Option<&[u8]>, begun: &[u8]| {
+        let mut key = vec![DATABASE_0 + database % DATABASES, kind];
+        if let Some(tag) = tag {
+            escape(&mut key, tag);
+        }
+        escape_part(&mut key, begun);
+        KeyRange::prefix(&key)
+    };
+    let plain = within(PLAIN, None, prefix);
+    let open = prefix.iter().position(|&byte| byte == b'{');
+    let after = open.and_then(|open| prefix.get(open + 1..));
+    // bug types.tagged_names_left_out: return vec![plain];
+    match after {
+        None => vec![plain, within(TAGGED, None, &[])],
+        Some(begun) if !begun.contains(&b'}') => vec![plain, within(TAGGED, None, begun)],
+        Some(_) => match tag(prefix) {
+            Some(tag) => vec![within(TAGGED, Some(tag), prefix)],
+            None => vec![plain],
+        },
+    }
 }
 
 /// Decodes an engine key. `None` for one of another space, and for one that this layout does not make.
@@ -119,9 +182,54 @@ pub fn decode(engine_key: &[u8]) -> Option<NamedKey> {
                 field: Bytes::copy_from_slice(field),
             }
         }
+        (&RECORD, rest) => {
+            KeyPart::Record { transaction: u128::from_be_bytes(rest.try_into().ok()?) }
+        }
         _ => return None,
     };
     Some(NamedKey { database, name: Bytes::from(name), part })
+}
+
+/// Engine key, divided without a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DividedKey<'a> {
+    /// Bytes with which the engine keys of all pairs of the name begin, and no others.
+    pub name: &'a [u8],
+    /// Stamp of a member; `None` for a header.
+    pub stamp: Option<u64>,
+}
+
+/// Divides an engine key of the space. `None` for a key that is not of this layout. Does not check that
+/// the tag is that of the name.
+pub fn divide(engine_key: &[u8]) -> Option<DividedKey<'_>> {
+    let (kind, _, rest) = open(engine_key.strip_prefix(&[REDIS])?)?;
+    let mut rest = after_text(rest)?;
+    if kind == TAGGED {
+        rest = after_text(rest)?;
+    }
+    let name = engine_key.get(..engine_key.len() - rest.len())?;
+    match rest.split_first()? {
+        (&HEADER, []) => Some(DividedKey { name, stamp: None }),
+        (&MEMBER, rest) => {
+            let (stamp, _) = rest.split_first_chunk::<8>()?;
+            Some(DividedKey { name, stamp: Some(u64::from_be_bytes(*stamp)) })
+        }
+        _ => None,
+    }
+}
+
+/// Returns the engine key of the header of a name, from [`DividedKey::name`].
+pub fn header_of(name: &[u8]) -> Bytes {
+    Bytes::from([name, &[HEADER]].concat())
+}
+
+/// Returns the part of a range of user keys without the groups that it has in part only.
+pub fn whole_groups(range: &KeyRange) -> KeyRange {
+    let start = match group(&range.start) {
+        Some(border) => KeyRange::prefix(border).end,
+        None => range.start.clone(),
+    };
+    KeyRange { start, end: border(&range.end) }
 }
 
 /// Returns the border of the group in which a user key lies, without the space. `None` for a key outside
@@ -157,14 +265,33 @@ fn open(user_key: &[u8]) -> Option<(u8, u8, &[u8])> {
     (kind == PLAIN || kind == TAGGED).then_some((kind, number, rest))
 }
 
+/// Returns the bytes after the end of the text at the front.
+fn after_text(mut rest: &[u8]) -> Option<&[u8]> {
+    loop {
+        let at = rest.iter().position(|&byte| byte == ESCAPE)?;
+        let (&kind, tail) = rest.get(at + 1..)?.split_first()?;
+        rest = tail;
+        match kind {
+            ESCAPED => {}
+            END => return Some(rest),
+            _ => return None,
+        }
+    }
+}
+
 fn escape(out: &mut Vec<u8>, text: &[u8]) {
+    escape_part(out, text);
+    out.extend_from_slice(&[ESCAPE, END]);
+}
+
+/// Appends the beginning of an escaped text.
+fn escape_part(out: &mut Vec<u8>, text: &[u8]) {
     for &byte in text {
         out.push(byte);
         if byte == ESCAPE {
             out.push(ESCAPED);
         }
     }
-    out.extend_from_slice(&[ESCAPE, END]);
 }
 
 /// Returns the text at the front, and the bytes after its end.
@@ -190,6 +317,7 @@ fn unescape(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keyspace::range_in_space;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -215,6 +343,7 @@ mod tests {
         for (stamp, field) in [(0, &b""[..]), (7, b"f"), (u64::MAX, &[0, 0xff])] {
             keys.push(member_key(&header, stamp, field).slice(1..));
         }
+        keys.extend([0, u128::MAX].map(|number| record_key(&header, number).slice(1..)));
         keys
     }
 
@@ -252,7 +381,40 @@ mod tests {
                 prop_assert_eq!(decode(&header[..cut]), None);
             }
             prop_assert!(member.starts_with(&members_prefix(&header, 1 << 40)));
-            prop_assert!(header < member);
+            let record = record_key(&header, 1 << 100);
+            prop_assert_eq!(decode(&record), named(KeyPart::Record { transaction: 1 << 100 }));
+            for cut in header.len()..record.len() {
+                prop_assert_eq!(decode(&record[..cut]), None);
+            }
+            prop_assert!(header < member && member < record);
+            let name = &header[..header.len() - 1];
+            prop_assert_eq!(divide(&header), Some(DividedKey { name, stamp: None }));
+            prop_assert_eq!(divide(&member), Some(DividedKey { name, stamp: Some(1 << 40) }));
+            prop_assert_eq!(header_of(name), header);
+        }
+
+        #[test]
+        fn what_can_be_decoded_is_divided_in_the_same_way(key in any_key()) {
+            let key = [&[REDIS], &key[..]].concat();
+            let divided = divide(&key);
+            if let Some(named) = decode(&key) {
+                let stamp = match named.part {
+                    KeyPart::Header => None,
+                    KeyPart::Member { stamp, .. } => Some(stamp),
+                };
+                prop_assert_eq!(divided.map(|it| it.stamp), Some(stamp));
+            }
+            prop_assert!(divided.is_none_or(|it| key.starts_with(it.name)));
+        }
+
+        #[test]
+        fn only_the_ends_of_a_range_part_groups(one in any_key(), two in any_key(), name in name()) {
+            let range = KeyRange::new(one.clone().min(two.clone()), one.max(two));
+            let whole = whole_groups(&range);
+            let key = header_key(3, &name).slice(1..);
+            let keys = KeyRange::prefix(&border(&key));
+            let has_all = keys.within(&range) == keys;
+            prop_assert_eq!(whole.contains(&key), has_all, "{:?} {:?}", range, whole);
         }
 
         #[test]
@@ -260,8 +422,47 @@ mod tests {
             let place = |name: &[u8]| (tag(name).map(<[u8]>::to_vec), name.to_vec());
             let keys = (header_key(0, &one), header_key(0, &two));
             prop_assert_eq!(keys.0.cmp(&keys.1), place(&one).cmp(&place(&two)));
-            let last = member_key(&keys.0, u64::MAX, &[0xff; 9]);
+            let last = record_key(&keys.0, u128::MAX);
             prop_assert_eq!(last < keys.1, place(&one) < place(&two));
+        }
+
+        #[test]
+        fn a_prefix_has_all_its_names_in_its_ranges(prefix in name(), rest in name()) {
+            let ranges = prefix_ranges(3, &prefix);
+            let engine: Vec<KeyRange> = ranges.iter().map(|range| range_in_space(REDIS, range)).collect();
+            for (before, after) in ranges.iter().zip(ranges.iter().skip(1)) {
+                prop_assert!(before.end <= after.start);
+            }
+            for range in &ranges {
+                prop_assert_eq!(range.within(&database_range(3)), range.clone());
+            }
+            let header = header_key(3, &[&prefix[..], &rest].concat());
+            let containing = engine.iter().filter(|range| range.contains(&header)).count();
+            prop_assert_eq!(containing, 1, "{:?} {:?}", header, ranges);
+            // Other names lie outside, unless the order of tags hides the prefix.
+            let other = header_key(3, &rest);
+            let is_found = engine.iter().any(|range| range.contains(&other));
+            prop_assert!(!is_found || rest.starts_with(&prefix) || tag(&rest).is_some());
+        }
+
+        #[test]
+        fn the_pairs_of_a_name_are_its_own(one in name(), two in name()) {
+            let pairs = pairs_of_name(&header_key(0, &one));
+            for key in user_keys(0, &two) {
+                let key = range_in_space(REDIS, &KeyRange::of_key(key)).start;
+                prop_assert_eq!(pairs.contains(&key), one == two);
+            }
+        }
+    }
+
+    #[test]
+    fn the_databases_have_ranges_of_their_own() {
+        for database in 0..DATABASES {
+            let key = header_key(database, b"a{b}").slice(1..);
+            assert!(databases_range().contains(&key));
+            for other in 0..DATABASES {
+                assert_eq!(database_range(other).contains(&key), other == database);
+            }
         }
     }
 

@@ -65,4 +65,5 @@ pub const ALL: &[Target] = &[
     backup::OBJECT,
     redis::REQUESTS,
     redis::PAIR,
+    redis::FILE,
 ];

@@ -1,4 +1,4 @@
-//! Targets for the Redis protocol: requests of any client, and the pairs of Redis keys.
+//! Targets for the Redis protocol: requests of any client, the pairs of Redis keys, and files of Redis.
 
 use super::SMALL;
 use crate::{Bound, Target};
@@ -84,4 +84,30 @@ fn pairs() -> Vec<Vec<u8>> {
     let header =
         Header { kind: Kind::Hash, stamp: 1, change: 2, count: 300, expires_at_ms: 1 << 41 };
     vec![key.to_vec(), member.to_vec(), header.encode(b"value").to_vec()]
+}
+
+pub(super) const FILE: Target = Target {
+    name: "redis_file",
+    run: |input| {
+        stele_cli::fuzzing::rdb(input);
+    },
+    seeds: files,
+    // Zero stands for no checksum.
+    fix_checksums: Some(|input| {
+        let end = input.len().saturating_sub(8);
+        input[end..].fill(0);
+    }),
+    // A compressed string is up to 88 times as long, and its buffer twice that.
+    bound: Bound { bytes: 64 << 10, per_byte: 400 },
+};
+
+fn files() -> Vec<Vec<u8>> {
+    let files: [&[u8]; 5] = [
+        include_bytes!("../../../crates/cli/tests/rdb/redis-6.2.5.rdb"),
+        include_bytes!("../../../crates/cli/tests/rdb/redis-7.0.15.rdb"),
+        include_bytes!("../../../crates/cli/tests/rdb/redis-8.2.3.rdb"),
+        include_bytes!("../../../crates/cli/tests/rdb/valkey-9.1.2.rdb"),
+        b"REDIS0003\xfe\0\xfd\0\0\0\x70\x09\x01z\x07\x01\x01k\x01\0v\xff\xff",
+    ];
+    files.map(<[u8]>::to_vec).to_vec()
 }

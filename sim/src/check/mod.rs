@@ -2,6 +2,7 @@
 
 mod changes;
 mod collected;
+mod collections;
 mod commits;
 mod disk_copies;
 pub mod domains;
@@ -138,6 +139,7 @@ impl World {
         self.check_ranges();
         self.record_durable_state();
         self.check_levels();
+        self.check_collections();
         for number in self.serving() {
             self.check_reserve(number);
             self.check_replay(number);
@@ -181,6 +183,7 @@ impl World {
         self.check_durable();
         self.check_histories();
         self.check_programs();
+        self.check_collections();
         self.check_moments();
         self.check_filled();
         self.check_unreadable();

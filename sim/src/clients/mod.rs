@@ -7,10 +7,13 @@ mod outcomes;
 mod programs;
 mod sessions;
 mod thread_reads;
+mod transactions;
 mod values;
 
 pub use fill::fill_key;
 pub use thread_reads::ThreadRead;
+pub use transactions::TransactionEvent;
+pub(crate) use transactions::transaction_borders;
 pub use values::{
     Value, appended, base_of, end_of, has_known_bytes, incremented, is_countable, key_of, part_of,
     value_of,
@@ -30,6 +33,7 @@ use stele_replica::{Header, NewPair, Read, Reader, Write};
 use stele_types::{
     ColumnFamily, CommandBuilder, Prng, Region, RegionId, RegionKind, RegionPhase, key_after,
 };
+use transactions::Transactions;
 
 /// Number of keys of a group.
 pub const KEYS: u8 = 4;
@@ -60,6 +64,7 @@ pub struct Clients {
     modify_permille: u64,
     sessions: Sessions,
     pub(crate) programs: Programs,
+    transactions: Transactions,
     finals: Vec<usize>,
 }
 
@@ -116,6 +121,7 @@ impl Clients {
             modify_permille: plan.modify_permille,
             sessions: Sessions::new(plan),
             programs: Programs::new(plan),
+            transactions: Transactions::new(plan),
             finals: Vec::new(),
         }
     }
@@ -133,7 +139,7 @@ impl Clients {
 
     /// Returns true if an operation is pending.
     pub fn is_busy(&self) -> bool {
-        self.list.iter().any(|client| client.pending.is_some())
+        self.transactions.is_busy() || self.list.iter().any(|client| client.pending.is_some())
     }
 
     /// Returns the number of started operations.
@@ -218,6 +224,9 @@ impl World {
         clients.begun += 1;
         if clients.prng.below(1_000) < clients.fill_permille {
             return self.fill(at);
+        }
+        if clients.transactions.draws() {
+            return self.run_transaction(at);
         }
         if clients.programs.draws() {
             return self.run_program(at);
@@ -466,7 +475,7 @@ impl World {
                 }
             }
         }
-        self.read_programs(until)
+        self.read_programs(until) && self.read_transactions(until)
     }
 }
 

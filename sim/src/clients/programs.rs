@@ -140,12 +140,18 @@ impl Programs {
         self.program(parts, is_stepwise)
     }
 
-    fn program(&mut self, parts: Vec<Part>, is_stepwise: bool) -> CountingProgram {
+    /// Returns an id that no other program or transaction has.
+    pub(super) fn next_id(&mut self) -> u64 {
         self.ids += 1;
+        self.ids
+    }
+
+    fn program(&mut self, parts: Vec<Part>, is_stepwise: bool) -> CountingProgram {
+        let id = self.next_id();
         let held = parts.iter().map(|part| self.user_key(part.key));
         let held = held.map(|key| ColumnFamily::Redis.engine_key(&key)).collect();
         let filler_bytes_max = self.filler_bytes_max;
-        CountingProgram { id: self.ids, held, parts, is_stepwise, filler_bytes_max }
+        CountingProgram { id, held, parts, is_stepwise, filler_bytes_max }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operator actions on regions.
 
 use super::Undo;
-use crate::clients::{KEYS, key_of};
+use crate::clients::{KEYS, key_of, transaction_borders};
 use crate::faults::Fault;
 use crate::plan::MS;
 use crate::world::{Happening, Requester, World};
@@ -34,6 +34,8 @@ impl World {
     pub(super) fn split_somewhere(&mut self, slot: u64, region: &Region) {
         let keys = (0..self.plan.groups as usize)
             .flat_map(|group| (0..KEYS).map(move |key| key_of(group, key)));
+        let has_transactions = self.plan.transaction_permille > 0;
+        let keys = keys.chain(transaction_borders().filter(|_| has_transactions));
         let range = &region.range;
         let keys: Vec<Bytes> =
             keys.filter(|key| range.contains(key) && *key > range.start).collect();

@@ -29,7 +29,8 @@ pub use slot::{CopiedDirectory, Core, Running, SOUND_APPEND_NANOS, Slot};
 pub use streams::{PARTS_MAX, Stream};
 
 use crate::check::Checks;
-use crate::clients::{Clients, ThreadRead};
+use crate::clients::{Clients, ThreadRead, TransactionEvent};
+use crate::collections::Collections;
 use crate::follower::Follower;
 use crate::group::{Call, PlacementAnswer};
 use crate::moments::{MomentEvent, Moments};
@@ -75,6 +76,8 @@ pub enum Happening {
     Stream { number: u64, step: u64 },
     /// Parts of snapshots have waited for too long.
     PartsExpire { slot: u64 },
+    /// A transaction of a client goes on.
+    Transaction { number: u64, ticket: u64, event: TransactionEvent },
     /// A client runs its next step.
     Client { at: usize, step: u64 },
     /// A node reports to the placement group.
@@ -101,6 +104,8 @@ pub enum Happening {
     Moment(MomentEvent),
     /// The operator raises the level.
     Finalize,
+    /// A Redis command is sent, or a sweeper does a step.
+    Collections,
 }
 
 /// Origin of a request to a store.
@@ -109,6 +114,8 @@ pub enum Happening {
 pub enum Requester {
     /// A client, with its step.
     Client { at: usize, step: u64 },
+    /// A step of a transaction, by the numbers of both.
+    Transaction { number: u64, ticket: u64 },
     /// A snapshot transfer, by number.
     Stream(u64),
     /// A placement leader that loads its state.
@@ -218,6 +225,22 @@ pub struct Counts {
     pub program_lookups: u64,
     /// Programs of unknown outcome that write.
     pub programs_unknown: u64,
+    /// Redis commands that were sent.
+    pub redis_commands: u64,
+    /// Sweeps of Redis keys that were proposed.
+    pub sweeps: u64,
+    /// Transactions over regions, and commands on their names, that were begun.
+    pub transactions_begun: u64,
+    /// Answered ones.
+    pub transactions: u64,
+    /// Those that had no effect, because others changed their names.
+    pub transactions_refused: u64,
+    /// Those of unknown outcome that write.
+    pub transactions_unknown: u64,
+    /// Coordinators that stopped after a step.
+    pub coordinators_stopped: u64,
+    /// Commands of one region that met an intent.
+    pub intents_met: u64,
     /// Nodes that learned of a higher level in use than before.
     pub levels_raised: u64,
     /// Requests of sessions and moments that were refused because of the level.
@@ -254,6 +277,14 @@ impl Counts {
         self.programs_of_several += other.programs_of_several;
         self.program_lookups += other.program_lookups;
         self.programs_unknown += other.programs_unknown;
+        self.redis_commands += other.redis_commands;
+        self.sweeps += other.sweeps;
+        self.transactions_begun += other.transactions_begun;
+        self.transactions += other.transactions;
+        self.transactions_refused += other.transactions_refused;
+        self.transactions_unknown += other.transactions_unknown;
+        self.coordinators_stopped += other.coordinators_stopped;
+        self.intents_met += other.intents_met;
         self.slowed_writes += other.slowed_writes;
         self.lost_majorities += other.lost_majorities;
         self.slowed_nanos_most = self.slowed_nanos_most.max(other.slowed_nanos_most);
@@ -319,6 +350,8 @@ pub struct World {
     pub checks: Checks,
     /// Reader of all logs, in runs that have one.
     pub(crate) follower: Option<Follower>,
+    /// Redis commands and sweepers, in runs that have them.
+    pub(crate) collections: Option<Collections>,
     /// Faults of directories, and the runs that were heard; `None` without such faults.
     pub(crate) runs: Option<Runs>,
     /// Moments that nodes take.
@@ -368,6 +401,7 @@ impl World {
             nemesis: Nemesis::new(&plan),
             checks: Checks::new(&plan),
             follower: None,
+            collections: None,
             latest_cluster_s: 0,
             runs: Runs::new(&plan),
             moments: Moments::new(&plan),
@@ -554,12 +588,14 @@ impl World {
             }
             Happening::Moment(event) => event.node(),
             Happening::Reply { .. }
+            | Happening::Transaction { .. }
             | Happening::Nemesis
             | Happening::Undo(_)
             | Happening::Links
             | Happening::Check
             | Happening::Follow
-            | Happening::Finalize => None,
+            | Happening::Finalize
+            | Happening::Collections => None,
         }
     }
 
@@ -589,6 +625,9 @@ impl World {
             Happening::Stream { number, step } => self.stream(number, step),
             Happening::PartsExpire { slot } => self.expire_parts(slot),
             Happening::Client { at, step } => self.client(at, step),
+            Happening::Transaction { number, ticket, event } => {
+                self.transaction_happens(number, ticket, event);
+            }
             Happening::Report { node, incarnation } => self.report(node, incarnation),
             Happening::RunPlacement { node, incarnation } => self.run_placement(node, incarnation),
             Happening::Call { node, from, incarnation, call } => {
@@ -605,12 +644,16 @@ impl World {
             Happening::Leave { node, number } => self.left(node, number),
             Happening::Moment(event) => self.moment(event),
             Happening::Finalize => self.finalize(),
+            Happening::Collections => self.act_on_collections(),
         }
     }
 
     fn reply(&mut self, slot: u64, requester: Requester, reply: Reply) {
         match requester {
             Requester::Client { at, step } => self.client_reply(at, step, Some(reply)),
+            Requester::Transaction { number, ticket } => {
+                self.transaction_reply(number, ticket, Some(reply));
+            }
             Requester::Stream(number) => self.stream_reply(number, reply),
             Requester::Load { node, term } => self.group_loaded(node, slot, term, &reply),
             Requester::Proposal { node, term } => self.group_proposed(node, term, &reply),
@@ -635,6 +678,9 @@ impl World {
     fn lost(&mut self, requester: Requester) {
         match requester {
             Requester::Client { at, step } => self.client_reply(at, step, None),
+            Requester::Transaction { number, ticket } => {
+                self.transaction_reply(number, ticket, None);
+            }
             Requester::Stream(number) => self.break_stream(number),
             Requester::Load { node, term } => self.group_lost(node, term),
             Requester::Proposal { node, term } => self.group_lost(node, term),

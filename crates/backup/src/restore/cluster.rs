@@ -62,8 +62,23 @@ impl Target for ClusterTarget {
 
     async fn delete_range(&self, family: ColumnFamily, range: KeyRange) -> Result<()> {
         let client = self.client.family(family);
+        if family == ColumnFamily::Redis {
+            return delete_pairs(&client, range).await;
+        }
         repeated(|| client.delete_range(range.clone())).await
     }
+}
+
+/// Deletes the pairs of a range one by one: a cluster takes no delete of a range of Redis keys from clients.
+async fn delete_pairs(client: &Client, range: KeyRange) -> Result<()> {
+    let options = ScanOptions { keys_only: true, ..ScanOptions::default() };
+    let mut pages = client.scan(range, options);
+    while let Some(page) = pages.next_page().await? {
+        let deletes = page.into_iter().map(|pair| KeyWrite { key: pair.key, put: None });
+        let deletes: Vec<KeyWrite> = deletes.collect();
+        repeated(|| client.write(deletes.clone())).await?;
+    }
+    Ok(())
 }
 
 /// Writes, compared with the pairs that a cluster has.

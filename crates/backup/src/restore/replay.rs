@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 1 base     chunks of all parts, several at once, in any order: their keys differ, or what lies in two
-//!            parts has its later writes in the log
+//!            parts has its later writes in the log. Headers of Redis keys before all else
 //! 2 log      objects log_from ..= last_log of the moment, in order
 //!              window: the last write of each key, until it is full, a range is deleted or the log ends
 //!              flush:  all writes of the window at once; the next window begins once they are done
@@ -16,6 +16,9 @@
 //! never on their way at once: a window has one, and windows do not overlap. A delete of a range comes
 //! after all that is before it, and before all that is after it.
 //!
+//! The sweeper of a cluster deletes members of a Redis key that no header names. So a restore writes headers before
+//! members. In the log they are in this order: an entry that begins a collection writes its header first.
+//!
 //! Repetition does no harm: an interrupted restore begins again with the same moment. It may compare the base with
 //! what the target has, and write only what differs. The log is written again, so that of a key that both have the log
 //! counts, whatever the interrupted restore has written.
@@ -28,7 +31,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_client::KeyWrite;
-use stele_types::{ColumnFamily, Error, KeyRange, Result};
+use stele_types::{ColumnFamily, Error, KeyRange, Result, redis_key};
 use tokio::task::{JoinHandle, JoinSet};
 
 /// Chunks in memory at once, of at most 4 MiB each.
@@ -64,6 +67,35 @@ struct ChunkOf {
     chunk: ChunkRef,
 }
 
+/// Pairs of a base that are written together, in the order of the parts of a restore.
+///
+/// Invariant: no member of a Redis key is written before the header that names it.
+/// Tests: `members_of_redis_keys_are_restored_after_all_headers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    RedisHeaders,
+    Others,
+}
+
+impl Stage {
+    const ALL: [Self; 2] = [Self::RedisHeaders, Self::Others];
+
+    fn has(self, family: ColumnFamily, key: &Bytes) -> bool {
+        let is_first = is_first(family, key);
+        // bug backup.members_before_headers: let is_first = false;
+        is_first == (self == Self::RedisHeaders)
+    }
+}
+
+/// Returns whether a pair of a Redis key is written before members.
+fn is_first(family: ColumnFamily, key: &Bytes) -> bool {
+    let is_member = || {
+        let engine_key = family.engine_key(key);
+        redis_key::divide(&engine_key).is_some_and(|divided| divided.stamp.is_some())
+    };
+    family == ColumnFamily::Redis && !is_member()
+}
+
 impl<T: Target> Replay<T> {
     /// Writes a base, then the log up to a moment.
     pub(super) async fn run(&self, base: &Base, moment: &Moment) -> Result<()> {
@@ -77,19 +109,28 @@ impl<T: Target> Replay<T> {
     }
 
     async fn write_base(&self, base: &Base) -> Result<()> {
-        let mut chunks = JoinSet::new();
-        let written = self.write_chunks(base, &mut chunks).await;
-        // No chunk is written after a failure was returned.
-        chunks.shutdown().await;
-        written
+        for stage in Stage::ALL {
+            let mut chunks = JoinSet::new();
+            let written = self.write_chunks(base, stage, &mut chunks).await;
+            // No chunk is written after a failure was returned.
+            chunks.shutdown().await;
+            written?;
+        }
+        Ok(())
     }
 
-    async fn write_chunks(&self, base: &Base, chunks: &mut JoinSet<Result<()>>) -> Result<()> {
-        for chunk in chunks_by_turns(base, &self.rules) {
+    async fn write_chunks(
+        &self,
+        base: &Base,
+        stage: Stage,
+        chunks: &mut JoinSet<Result<()>>,
+    ) -> Result<()> {
+        let has_some = |of: &ChunkOf| stage == Stage::Others || of.family == ColumnFamily::Redis;
+        for chunk in chunks_by_turns(base, &self.rules).into_iter().filter(has_some) {
             while chunks.len() >= CHUNKS_AT_ONCE {
                 ended(chunks.join_next().await)?;
             }
-            chunks.spawn(self.clone().write_chunk(chunk));
+            chunks.spawn(self.clone().write_chunk(chunk, stage));
         }
         while !chunks.is_empty() {
             ended(chunks.join_next().await)?;
@@ -97,11 +138,12 @@ impl<T: Target> Replay<T> {
         Ok(())
     }
 
-    async fn write_chunk(self, of: ChunkOf) -> Result<()> {
+    async fn write_chunk(self, of: ChunkOf, stage: Stage) -> Result<()> {
         let chunk = self.repository.chunk(&of.chunk.name).await?;
         let mut writes = Vec::with_capacity(chunk.pairs.len());
         let (mut bytes, mut expired) = (0, 0);
-        for pair in chunk.pairs.into_iter().filter(|pair| self.rules.range.contains(&pair.key)) {
+        let is_taken = |key: &Bytes| self.rules.range.contains(key) && stage.has(of.family, key);
+        for pair in chunk.pairs.into_iter().filter(|pair| is_taken(&pair.key)) {
             bytes += (pair.key.len() + pair.value.len()) as u64;
             match self.rules.kept(pair.value, pair.expires_at_s) {
                 Some(put) => writes.push(KeyWrite { key: pair.key, put: Some(put) }),
@@ -179,15 +221,24 @@ impl<T: Target> Replay<T> {
 
     async fn flush(&self, window: &mut Window) -> Result<()> {
         for (family, writes) in std::mem::take(window).writes {
-            let writes: Vec<KeyWrite> =
-                writes.into_iter().map(|(key, put)| KeyWrite { key, put }).collect();
-            let bytes = |write: &KeyWrite| {
-                write.key.len() + write.put.as_ref().map_or(0, |(value, _)| value.len())
-            };
-            let bytes = writes.iter().map(bytes).sum::<usize>() as u64;
-            self.target.write(family, writes).await?;
-            self.counts.bytes.fetch_add(bytes, Relaxed);
+            let writes = writes.into_iter().map(|(key, put)| KeyWrite { key, put });
+            let (first, others) = writes.partition(|write| is_first(family, &write.key));
+            for writes in [first, others] {
+                self.write_all(family, writes).await?;
+            }
         }
+        Ok(())
+    }
+
+    async fn write_all(&self, family: ColumnFamily, writes: Vec<KeyWrite>) -> Result<()> {
+        let bytes = |write: &KeyWrite| {
+            write.key.len() + write.put.as_ref().map_or(0, |(value, _)| value.len())
+        };
+        let bytes = writes.iter().map(bytes).sum::<usize>() as u64;
+        if !writes.is_empty() {
+            self.target.write(family, writes).await?;
+        }
+        self.counts.bytes.fetch_add(bytes, Relaxed);
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod backup;
 mod cert;
 mod ctl;
+mod import;
 mod restore;
 mod server;
 
@@ -11,6 +12,7 @@ pub(crate) use cert::{Cert, CertCommand};
 pub(crate) use ctl::{
     AccessCommand, AddStore, Ctl, CtlCommand, Explain, GrantArgs, Recover, Regions, Remove, Role,
 };
+pub(crate) use import::{Import, RedisImport};
 pub(crate) use restore::Restore;
 pub(crate) use server::Server;
 
@@ -66,8 +68,9 @@ pub(crate) enum Command {
     Count(Count),
     /// Print each write to keys of a cluster as it comes, one JSON object per line
     Watch(Watch),
-    /// Import a directory of files or a file of JSON lines; running it again resumes
-    Import(Import),
+    /// Import a directory of files or a file of JSON lines, or Redis data from a server or an RDB file; running
+    /// it again resumes
+    Import(Box<Import>),
     /// Export all pairs as files or as JSON lines; the inverse of import
     Export(Export),
     /// Back up a cluster while it is used; list, check and prune backups
@@ -324,18 +327,6 @@ pub(crate) enum Encoding {
     Hex,
     /// Base64
     Base64,
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct Import {
-    #[command(flatten)]
-    pub target: Target,
-    /// Directory (each file below it becomes a pair), file of JSON lines, or `-` for standard input
-    #[arg(long, value_name = "PATH")]
-    pub from: PathBuf,
-    /// Encoding of `key` and `value` in JSON lines
-    #[arg(long, value_enum, default_value = "text")]
-    pub encoding: Encoding,
 }
 
 #[derive(Args, Debug)]

@@ -6,8 +6,11 @@
 //! Running an interrupted import again resumes it: a pair that the store holds with the same value
 //! is not written again. Only the pairs are stored; there is no bookmark that could be wrong, and
 //! files changed meanwhile are updated.
+//!
+//! Redis data goes another way, in `redis`.
 
 mod folder;
+mod redis;
 mod writer;
 
 use crate::Outcome;
@@ -38,6 +41,8 @@ pub(crate) mod fuzzing {
         let encodings = [Encoding::Text, Encoding::Hex, Encoding::Base64];
         encodings.into_iter().filter(|encoding| super::parse(line, *encoding, 0).is_ok()).count()
     }
+
+    pub use super::redis::fuzzing::rdb;
 }
 
 /// Approximate size of the chunks in which the reading thread sends items to the writing thread.
@@ -92,7 +97,24 @@ impl Sink {
 }
 
 pub(crate) fn run(args: &Import) -> Result<Outcome> {
-    let (dir, from) = (&args.target.store, &args.from);
+    match (&args.to, &args.store) {
+        (Some(to), _) => redis::run(to, args),
+        (None, Some(store)) => import_pairs(store, args),
+        (None, None) => {
+            Err(Error::invalid("no target: give --store DIR, or --to redis://HOST:PORT"))
+        }
+    }
+}
+
+fn import_pairs(dir: &Path, args: &Import) -> Result<Outcome> {
+    let from = &args.from;
+    if redis::is_source(from) {
+        let wanted =
+            "give --to redis://HOST:PORT, the address at which a node serves Redis clients";
+        return Err(Error::invalid(format!(
+            "the source has Redis data: {wanted}, instead of --store"
+        )));
+    }
     let is_folder = check_source(from, dir)?;
     let total_bytes = total_bytes(from, is_folder);
     let tuning = Tuning { background: true, ..Tuning::default() };

@@ -90,9 +90,13 @@ fn next_steps(cluster: &Cluster) -> String {
     let addresses: Vec<String> =
         cluster.nodes().list().iter().map(|node| node.address.clone()).collect();
     let all = addresses.join(",");
+    let redis = cluster.nodes().list().first().map(|node| node.redis_address.clone());
+    let redis = redis.unwrap_or_default();
+    let redis = redis.rsplit_once(':').map_or(redis.as_str(), |(_, port)| port);
     let quoted: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
     format!(
         "tikv/pd  RawClient::new(vec![{}])\n\
+         redis    redis-cli -p {redis}\n\
          shell    stele get --cluster {all} KEY · stele ctl --cluster {all} stores\n\
          here     put a 1 · get a · kill n1 · slow n3 8x · load 10 · placement · status · help · quit\n",
         quoted.join(", ")

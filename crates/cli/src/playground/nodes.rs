@@ -14,14 +14,16 @@ use stele_types::{Error, Result};
 
 const READY_WITHIN: Duration = Duration::from_secs(60);
 const HOST: &str = "127.0.0.1";
-/// File that keeps a node's port, so that the same directory always has the same port.
+/// Files that keep a node's ports, so that the same directory always has the same ones.
 const PORT_FILE: &str = "port";
+const REDIS_PORT_FILE: &str = "redis-port";
 const LOG_FILE: &str = "log";
 const SCALE_FILE: &str = "device-scale";
 /// Lines and bytes of the log that an error shows.
 const LOG_END_LINES: usize = 8;
 const LOG_END_BYTES: u64 = 8 << 10;
-const OWN_SETTINGS: [&str; 4] = ["STELE_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
+const OWN_SETTINGS: [&str; 5] =
+    ["STELE_LISTEN", "STELE_REDIS_LISTEN", "STELE_ADVERTISE", "STELE_JOIN", "STELE_STORE"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
@@ -36,6 +38,8 @@ pub(super) struct Node {
     pub name: String,
     /// `host:port`.
     pub address: String,
+    /// `host:port` for clients of Redis.
+    pub redis_address: String,
     pub state: State,
     dir: PathBuf,
     child: Option<Child>,
@@ -51,19 +55,29 @@ impl Nodes {
     pub(super) fn new(dir: &Path, count: u64, stores: u64, base_port: Option<u16>) -> Result<Self> {
         // Ports stay bound until all are chosen, so that no port is chosen twice.
         let mut reserved = Vec::new();
-        let mut list = Vec::new();
+        let mut list: Vec<Node> = Vec::new();
         for number in 1..=count {
-            let dir = dir.join(format!("n{number}"));
+            let name = format!("n{number}");
+            let dir = dir.join(&name);
             fs::create_dir_all(&dir).map_err(|error| Error::io("create", &dir, error))?;
             let requested = base_port.map(|base| base.saturating_add((number - 1) as u16));
-            let port = port((&format!("n{number}"), &dir), requested, &mut reserved)?;
+            let port = port((&name, &dir.join(PORT_FILE)), requested, &mut reserved)?;
             list.push(Node {
-                name: format!("n{number}"),
+                name,
                 address: format!("{HOST}:{port}"),
+                redis_address: String::new(),
                 state: State::Down,
                 dir,
                 child: None,
             });
+        }
+        // After those of all nodes, which are next to each other if a first one was requested.
+        for (node, number) in list.iter_mut().zip(count..) {
+            let requested = base_port.map(|base| base.saturating_add(number as u16));
+            let name = format!("Redis on {}", node.name);
+            let place = node.dir.join(REDIS_PORT_FILE);
+            let port = port((&name, &place), requested, &mut reserved)?;
+            node.redis_address = format!("{HOST}:{port}");
         }
         Ok(Self { list, stores })
     }
@@ -105,7 +119,7 @@ impl Nodes {
         let failed = |error| Error::io("start", "a node's process", error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command.args(["server", "--with-parent", &std::process::id().to_string()]);
-        command.args(["--listen", &node.address]);
+        command.args(["--listen", &node.address, "--redis-listen", &node.redis_address]);
         for store in 1..=stores {
             command.arg("--store").arg(node.dir.join(format!("s{store}")));
         }
@@ -303,15 +317,14 @@ fn plain(line: &str) -> String {
     out
 }
 
-/// Returns the port recorded in the directory, else the requested one, else a free one; instead of one
+/// Returns the port recorded in the file, else the requested one, else a free one; instead of one
 /// that is in use the next free one, which it records and prints.
 fn port(
-    (name, dir): (&str, &Path),
+    (name, path): (&str, &Path),
     requested: Option<u16>,
     reserved: &mut Vec<TcpListener>,
 ) -> Result<u16> {
-    let path = dir.join(PORT_FILE);
-    let recorded = fs::read_to_string(&path).ok().and_then(|text| text.trim().parse().ok());
+    let recorded = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok());
     let wanted = recorded.or(requested).unwrap_or(0);
     let listener = next_free(wanted)?;
     let bound = listener.local_addr();
@@ -321,7 +334,7 @@ fn port(
         print(&format!("port {wanted} is in use: {name} takes {port}\n"));
     }
     if recorded != Some(port) {
-        fs::write(&path, port.to_string()).map_err(|error| Error::io("write", &path, error))?;
+        fs::write(path, port.to_string()).map_err(|error| Error::io("write", path, error))?;
     }
     Ok(port)
 }
@@ -345,6 +358,7 @@ fn next_free(wanted: u16) -> Result<TcpListener> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn the_end_of_a_log_is_its_last_lines_without_colours() {
@@ -384,10 +398,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let addresses = |base| {
             let nodes = Nodes::new(dir.path(), 3, 1, base).unwrap();
-            nodes.list().iter().map(|node| node.address.clone()).collect::<Vec<_>>()
+            let both = |node: &Node| [node.address.clone(), node.redis_address.clone()];
+            nodes.list().iter().flat_map(both).collect::<Vec<_>>()
         };
         let first = addresses(None);
-        assert!(first[0] != first[1] && first[1] != first[2]);
+        let all: HashSet<&String> = first.iter().collect();
+        assert_eq!(all.len(), 6, "{first:?}");
         assert_eq!(addresses(None), first);
         assert_eq!(addresses(Some(9)), first, "a directory keeps its port");
         let other = tempfile::tempdir().unwrap();

@@ -176,7 +176,7 @@ fn existence_is_one_line_for_each_key() {
 }
 
 /// Command lines and their exit codes, in this order on one store. `@` stands for a directory of other files.
-const CODES: [(&str, i32); 46] = [
+const CODES: [(&str, i32); 51] = [
     ("put --store $ k 1", 0),
     ("put --store $ --if-absent k 1", 1),
     ("put --store $ --if-present none 1", 3),
@@ -203,6 +203,11 @@ const CODES: [(&str, i32); 46] = [
     ("import --store $ --from @/pairs.jsonl", 0),
     ("import --store $ --from @/bad.jsonl", 1),
     ("import --store $", 2),
+    ("import --from @/pairs.jsonl", 2),
+    ("import --store $ --to redis://a --from @/pairs.jsonl", 2),
+    ("import --store $ --from redis://127.0.0.1:1", 2),
+    ("import --to redis://127.0.0.1:1 --from @/pairs.jsonl", 2),
+    ("import --to redis://127.0.0.1:1 --from redis://127.0.0.1:1", 1),
     ("export --store $ --to @/out.jsonl", 0),
     ("export --store $", 2),
     ("verify --store $", 0),

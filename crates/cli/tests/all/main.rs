@@ -16,6 +16,7 @@ mod events;
 #[path = "../../../client/tests/fake/mod.rs"]
 mod fake;
 mod import_export;
+mod import_redis;
 mod keys;
 mod moment;
 mod node_dir;

@@ -31,8 +31,18 @@ impl Client {
             cf: cf.clone(),
             context: None,
         };
-        let deleted = self.each_region(range, call, |_| {}, TimeLimit::Call).await;
-        deleted.map_err(|(progress, first)| progress.into_error(first))
+        self.each_region_once(range, call).await
+    }
+
+    /// Makes a call for each region's part of a range, within the time limit of one call. Fails with `Partial`
+    /// if the call is done for some regions and not for others, or may not be.
+    pub(crate) async fn each_region_once<C: RawCall>(
+        &self,
+        range: KeyRange,
+        call: impl Fn(KeyRange) -> C,
+    ) -> Result<()> {
+        let done = self.each_region(range, call, |_| {}, TimeLimit::Call).await;
+        done.map_err(|(progress, first)| progress.into_error(first))
     }
 
     /// Computes the checksum of a range of the default column family. Each region's part is of some

@@ -38,6 +38,17 @@ impl Client {
         Ok((!response.not_found).then_some(response.value))
     }
 
+    /// Returns the value of a key with the time that it has left, as one view has both. The read is
+    /// linearizable.
+    pub async fn get_with_ttl(&self, key: impl Into<Bytes>) -> Result<Option<(Bytes, Ttl)>> {
+        let key = key.into();
+        let cf = self.family_name();
+        let request = kv::GetPairRequest { key: key.clone(), cf, context: None };
+        let response = self.send(&key, &request).await?;
+        let ttl = Ttl::of_seconds(response.ttl);
+        Ok((!response.not_found).then_some((response.value, ttl)))
+    }
+
     /// Sets a key. The pair does not expire.
     pub async fn put(&self, key: impl Into<Bytes>, value: impl Into<Bytes>) -> Result<()> {
         self.put_with_ttl(key, value, Ttl::Endless).await
@@ -78,8 +89,7 @@ impl Client {
         let cf = self.family_name();
         let request = kvrpcpb::RawGetKeyTtlRequest { key: key.clone(), cf, context: None };
         let response = self.send(&key, &request).await?;
-        let ttl = if response.ttl == 0 { Ttl::Endless } else { Ttl::Seconds(response.ttl) };
-        Ok((!response.not_found).then_some(ttl))
+        Ok((!response.not_found).then_some(Ttl::of_seconds(response.ttl)))
     }
 
     /// Sets a key to `new` (`None` deletes it) if its value is `expected` (`None`: if it does not
@@ -107,6 +117,15 @@ impl Client {
         Ok(Swap { succeeded: response.succeed, previous })
     }
 
+    /// Sets or deletes a key of this handle's column family if the digest of its value meets the conditions
+    /// of `request`, which has no context. Never retried once it may have taken effect: it then fails with
+    /// `Undetermined`.
+    pub async fn write_if(&self, request: kv::WriteIfRequest) -> Result<kv::WriteIfResponse> {
+        let key = request.key.clone();
+        let request = kv::WriteIfRequest { cf: self.family_name(), ..request };
+        self.send(&key, &request).await
+    }
+
     pub(super) async fn send<C: RawCall>(&self, key: &Bytes, call: &C) -> Result<C::Response> {
         let mut tries = self.tries();
         loop {
@@ -126,6 +145,10 @@ impl Ttl {
             Self::Endless => 0,
             Self::Seconds(seconds) => seconds.max(1),
         }
+    }
+
+    fn of_seconds(wire: u64) -> Self {
+        if wire == 0 { Self::Endless } else { Self::Seconds(wire) }
     }
 }
 

@@ -8,8 +8,9 @@ use stele_proto::stele::kv::v1::kv_server::Kv;
 use stele_proto::stele::kv::v1::modify_request::Change;
 use stele_proto::stele::kv::v1::{
     CopiedPair, CopyRequest, CopyResponse, ExistRequest, ExistResponse, FollowRequest,
-    ModifyInSessionRequest, ModifyRequest, ModifyResponse, PutInSessionRequest, ReadIndexRequest,
-    ReadIndexResponse, Refusal, SessionRequest, WriteRequest, WriteResponse,
+    GetPairRequest, GetPairResponse, ModifyInSessionRequest, ModifyRequest, ModifyResponse,
+    PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, Refusal, SessionRequest, Values,
+    WriteIfRequest, WriteIfResponse, WriteRequest, WriteResponse,
 };
 use stele_types::KeyRange;
 use stele_types::command::{Unfit, appended, incremented};
@@ -82,6 +83,27 @@ fn modified(state: &mut State, request: &ModifyRequest) -> ModifyResponse {
     };
     state.pairs.insert(key, stored);
     response
+}
+
+/// Decides a write under conditions. The digest of a value is the value: the client does not look at it.
+fn written_if(state: &mut State, request: &WriteIfRequest) -> WriteIfResponse {
+    let key = (request.cf.clone(), request.key.clone());
+    let digest = state.pairs.get(&key).map(|stored| stored.value.clone());
+    let has = |values: &Values| {
+        digest.as_ref().is_some_and(|digest| values.all || values.digests.contains(digest))
+    };
+    let done = request.if_match.as_ref().is_none_or(has)
+        && !request.if_none_match.as_ref().is_some_and(has);
+    match &request.put {
+        _ if !done => {}
+        Some(put) => {
+            state.pairs.insert(key, Stored { value: put.value.clone(), ttl: put.ttl });
+        }
+        None => {
+            state.pairs.remove(&key);
+        }
+    }
+    WriteIfResponse { done, digest, ..WriteIfResponse::default() }
 }
 
 /// Pairs of a response of a copy.
@@ -231,6 +253,31 @@ impl Kv for Service {
             ExistResponse { keys, ..ExistResponse::default() }
         };
         self.run("exist", context, act, ended).await
+    }
+
+    async fn get_pair(&self, request: Request<GetPairRequest>) -> RpcResult<GetPairResponse> {
+        let GetPairRequest { context, cf, key } = request.into_inner();
+        let ended = |response: &mut GetPairResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, _: &_| match state.pairs.get(&(cf.clone(), key.clone())) {
+            Some(Stored { value, ttl }) => {
+                GetPairResponse { value: value.clone(), ttl: *ttl, ..GetPairResponse::default() }
+            }
+            None => GetPairResponse { not_found: true, ..GetPairResponse::default() },
+        };
+        self.run("get_pair", context, act, ended).await
+    }
+
+    async fn write_if(&self, request: Request<WriteIfRequest>) -> RpcResult<WriteIfResponse> {
+        let request = request.into_inner();
+        let ended = |response: &mut WriteIfResponse, end| match end {
+            End::Refused(error) => response.region_error = Some(*error),
+            End::Final(text) => response.error = text.to_owned(),
+        };
+        let act = |state: &mut State, _: &_| written_if(state, &request);
+        self.run("write_if", request.context.clone(), act, ended).await
     }
 
     async fn write(&self, request: Request<WriteRequest>) -> RpcResult<WriteResponse> {

@@ -217,6 +217,11 @@ impl Store {
         self.gc.note_cluster_time(unix_s);
     }
 
+    /// Returns the cluster's time in Unix seconds; 0 if it is unknown.
+    pub fn cluster_time_s(&self) -> u64 {
+        self.gc.cluster_time_s()
+    }
+
     /// Flushes memtables to runs: everything applied so far no longer depends on the log's tail.
     pub fn flush(&self) -> Result<()> {
         let done = self.gc.force(stele_gc::Forced::Flush);

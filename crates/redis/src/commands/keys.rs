@@ -136,6 +136,7 @@ fn copy_entry(
         )));
     }
     let mut copied = call.state.new_entry(kind, entry.value);
+    // bug redis.copy_keeps_the_stamp: copied.header.stamp = entry.header.stamp;
     copied.header.count = count;
     copied.header.expires_at_ms = entry.header.expires_at_ms;
     if kind != Kind::String {

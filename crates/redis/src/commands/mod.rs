@@ -7,6 +7,7 @@ pub(crate) mod hashes;
 pub(crate) mod keys;
 pub(crate) mod numbers;
 mod options;
+pub(crate) mod scripts;
 pub(crate) mod sets;
 pub(crate) mod strings;
 
@@ -23,7 +24,7 @@ pub(crate) type Execute = fn(&mut Call<'_, '_>) -> Answer;
 /// Most bytes of a value that APPEND or SETRANGE makes: each logs the whole value.
 const COMPUTED_BYTES_MAX: usize = 1 << 20;
 /// Most members that RENAME and COPY copy.
-const COPIED_MEMBERS_MAX: u64 = 1024;
+pub(crate) const COPIED_MEMBERS_MAX: u64 = 1024;
 
 /// Execution of one request.
 pub(crate) struct Call<'a, 's> {

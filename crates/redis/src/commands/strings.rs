@@ -62,7 +62,13 @@ fn store(call: &mut Call<'_, '_>, options: Options, value: &Bytes, replies: SetR
     let key = call.key()?;
     let is_blind =
         options.condition == Condition::None && !options.gets && options.expiry != NewExpiry::Keep;
-    let before = if is_blind { None } else { call.state.entry(&key)? };
+    let before = match is_blind {
+        true => {
+            call.state.check_no_intent(&key)?;
+            None
+        }
+        false => call.state.entry(&key)?,
+    };
     let needs_string = options.gets || matches!(options.condition, Condition::IfEqual(_));
     if needs_string && before.as_ref().is_some_and(|before| before.header.kind != Kind::String) {
         return Err(Stop::WRONG_TYPE);
@@ -186,6 +192,7 @@ fn store_pairs(call: &mut Call<'_, '_>) -> Result<(), Stop> {
     check_pairs(call)?;
     let values = call.arguments_from(2).iter().step_by(2);
     for (key, value) in call.keys()?.iter().zip(values) {
+        call.state.check_no_intent(key)?;
         let entry = call.state.new_entry(Kind::String, value.clone());
         call.state.put(key, entry);
     }

@@ -4,9 +4,13 @@
 
 mod collections;
 mod keys;
+mod names;
 mod programs;
 mod reader;
+mod scripts;
 mod strings;
+mod sweeps;
+mod transactions;
 
 use bytes::{Bytes, BytesMut};
 use stele_redis::{MemoryRegion, Protocol, ReadStep, Request, RequestReader};

@@ -33,9 +33,9 @@ pub(crate) use merge::merge_answer;
 pub use parts::PAUSE_NANOS;
 pub(crate) use parts::Waiting;
 use parts::{
-    Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, Leadership, LeaseRight, Merge,
-    Moments, PendingChanges, Proposals, Reads, Repairs, Room, SnapshotBackoff, Transfers,
-    is_caught_up,
+    Contacts, Durability, ElectionTimer, HeldKeys, Hibernation, IntentGuard, Leadership,
+    LeaseRight, Merge, Moments, PendingChanges, Proposals, Reads, Repairs, Room, SnapshotBackoff,
+    Transfers, is_caught_up,
 };
 use raft_group::{Follower, RaftGroup};
 pub(crate) use repair::find_values;
@@ -60,6 +60,7 @@ pub(crate) struct Replica<E: StorageEngine> {
     contacts: Contacts,
     proposals: Proposals,
     held: HeldKeys,
+    intents: IntentGuard,
     changes: PendingChanges,
     reads: Reads,
     moments: Moments,
@@ -104,6 +105,7 @@ impl<E: StorageEngine> Replica<E> {
             contacts: Contacts::new(ctx.now.monotonic_nanos),
             proposals: Proposals::default(),
             held: HeldKeys::default(),
+            intents: IntentGuard::default(),
             changes: PendingChanges::default(),
             reads: Reads::default(),
             moments: Moments::default(),

@@ -19,8 +19,8 @@ use crate::output::Refusal;
 use bytes::Bytes;
 use std::collections::BTreeSet;
 use stele_storage::{
-    CachedGet, EngineView, Modified, Outcome, PROGRAM_KEYS_MAX, Pair, Pairs, ProgramStep,
-    StorageEngine,
+    Cached, CachedGet, EngineView, Modified, Outcome, PROGRAM_KEYS_MAX, Pair, Pairs, Program,
+    ProgramStep, StorageEngine,
 };
 use stele_types::{Command, LogIndex, Op, Result, is_expired};
 
@@ -45,9 +45,17 @@ impl<E: StorageEngine> Replica<E> {
             let Some(pair) = usable(ctx, id, found)? else { return Ok(Step::Settled) };
             pairs.insert(key, live(pair));
         }
+        let is_guarded = run.program.may_replace_unread() && {
+            let (version, now) = (self.region.epoch.version, ctx.now.monotonic_nanos);
+            self.intents.is_on(self.group.term(), version, now)
+        };
         loop {
-            let keys = match run.program.decide(&pairs, ctx.now.unix_millis) {
+            let keys = match next_step(&run, &pairs, ctx.now.unix_millis, is_guarded) {
                 ProgramStep::Done(outcome) => {
+                    // bug replica.intents_unguarded: never
+                    if run.program.puts_intents() {
+                        self.intents.extend(ctx.now.monotonic_nanos);
+                    }
                     self.carry_out_outcome(ctx, id, &run, outcome, proposing)?;
                     return Ok(Step::Settled);
                 }
@@ -58,7 +66,8 @@ impl<E: StorageEngine> Replica<E> {
                 ctx.reject(id, Refusal::Invalid(reason));
                 return Ok(Step::Settled);
             }
-            let missing = self.read_cached(&ctx.engine, keys, &mut pairs, proposing)?;
+            let program = &*run.program;
+            let missing = self.read_cached(&ctx.engine, program, keys, &mut pairs, proposing)?;
             pairs.values_mut().for_each(|pair| *pair = live(pair.take()));
             if !missing.is_empty() {
                 let pairs = pairs.into_iter().map(|(key, pair)| (key, Ok(pair))).collect();
@@ -72,6 +81,7 @@ impl<E: StorageEngine> Replica<E> {
     fn read_cached(
         &self,
         engine: &E,
+        program: &dyn Program,
         keys: Vec<Bytes>,
         pairs: &mut Pairs,
         proposing: &mut Proposing,
@@ -92,7 +102,11 @@ impl<E: StorageEngine> Replica<E> {
         let mut missing = Vec::new();
         for key in wanted {
             // The lookup repeats a read that fails here, and records damage.
-            match view.get_cached(&key) {
+            let found = match program.reads_value(&key) {
+                true => view.get_cached(&key),
+                false => without_value(&view, &key),
+            };
+            match found {
                 Ok(CachedGet::Ready(pair)) => drop(pairs.insert(key, pair)),
                 Ok(CachedGet::NeedsIo(_)) | Err(_) => missing.push(key),
             }
@@ -126,6 +140,30 @@ impl<E: StorageEngine> Replica<E> {
         }
         Ok(())
     }
+}
+
+/// Returns the pair of a key with an empty value.
+fn without_value(view: &impl EngineView, key: &Bytes) -> Result<CachedGet> {
+    Ok(match view.get_meta_cached(key)? {
+        Cached::Ready(meta) => CachedGet::Ready(meta.map(|meta| Pair {
+            key: key.clone(),
+            value: Bytes::new(),
+            expires_at_s: meta.expires_at_s,
+        })),
+        Cached::NeedsIo => CachedGet::needs_io(key),
+    })
+}
+
+/// Decides a program, or names the pairs that it needs. With `is_guarded` it has those of all its keys first.
+fn next_step(run: &Run, pairs: &Pairs, now_ms: u64, is_guarded: bool) -> ProgramStep {
+    if is_guarded {
+        let keys = run.program.keys().iter();
+        let unread: Vec<Bytes> = keys.filter(|key| !pairs.contains_key(*key)).cloned().collect();
+        if !unread.is_empty() {
+            return ProgramStep::Read(unread);
+        }
+    }
+    run.program.decide(pairs, now_ms)
 }
 
 /// Returns why the next pairs of a program cannot be read.

@@ -279,3 +279,75 @@ fn leadership_lost_while_a_program_reads_refuses_it_and_all_behind_it() {
     trial.ticks(4);
     assert_eq!(trial.value(2, "b").as_deref(), Some("2"), "nothing was proposed");
 }
+
+/// Sets its key without reading it, and answers whether it has its pair. With `is_intent` it says that it
+/// puts an intent.
+#[derive(Debug)]
+struct SetUnread {
+    key: [Bytes; 1],
+    is_intent: bool,
+}
+
+impl Program for SetUnread {
+    fn keys(&self) -> &[Bytes] {
+        &self.key
+    }
+
+    fn bytes(&self) -> usize {
+        self.key[0].len()
+    }
+
+    fn decide(&self, pairs: &Pairs, _: u64) -> ProgramStep {
+        let mut outcome = Outcome::default();
+        outcome.command.put(&self.key[0], b"7", 0).unwrap();
+        outcome.answer = pairs.contains_key(&self.key[0]).to_string().into();
+        ProgramStep::Done(outcome)
+    }
+
+    fn may_replace_unread(&self) -> bool {
+        !self.is_intent
+    }
+
+    fn puts_intents(&self) -> bool {
+        self.is_intent
+    }
+}
+
+fn has_pair(trial: &mut Trial, is_intent: bool) -> bool {
+    let id = run(trial, SetUnread { key: [key("a")], is_intent });
+    trial.settle();
+    answered(trial, id).unwrap() == "true"
+}
+
+/// Longer than intents are guarded.
+fn wait_for_intents(trial: &mut Trial) {
+    trial.now += 31_000_000_000;
+}
+
+#[test]
+fn a_program_that_replaces_unread_pairs_reads_them_in_a_new_term() {
+    let mut trial = Trial::new(3);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    assert!(has_pair(&mut trial, false));
+    wait_for_intents(&mut trial);
+    trial.ticks(4);
+    for leader in [2, 1] {
+        trial.lead(DATA, leader);
+        trial.ticks(4);
+    }
+    assert!(has_pair(&mut trial, false));
+}
+
+#[test]
+fn a_program_that_replaces_unread_pairs_reads_them_after_intents() {
+    let mut trial = Trial::new(1);
+    trial.lead(DATA, 1);
+    trial.ticks(4);
+    assert!(has_pair(&mut trial, false));
+    assert!(!has_pair(&mut trial, true), "it reads nothing itself");
+    wait_for_intents(&mut trial);
+    assert!(!has_pair(&mut trial, false), "the time is over");
+    has_pair(&mut trial, true);
+    assert!(has_pair(&mut trial, false));
+}

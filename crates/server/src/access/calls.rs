@@ -2,6 +2,7 @@
 //! table is not served.
 
 use crate::transport::frame::FrameKind;
+use axum::http::HeaderMap;
 use stele_proto::Method;
 
 /// Senders that a call is meant for.
@@ -104,8 +105,14 @@ const OF_ONE_NODE: [&str; 10] = [
 ];
 
 /// Paths of HTTP, and those of probes.
-const PAGES: [&str; 3] = ["/", "/metrics", "/status"];
+const PAGES: [&str; 4] = ["/", "/metrics", "/status", "/v1/openapi.json"];
 const PROBES: [&str; 3] = ["/healthz", "/health", "/readyz"];
+/// Paths of keys and values over HTTP. That of a pair is the first one, `/`, and the key.
+const HTTP_PAIRS: &str = "/v1/kv";
+const HTTP_DATA: [&str; 2] = ["/v1/batch", "/v1/watch"];
+
+/// Header of a call of keys that a node makes for one of its clients, of which it has checked the rights.
+pub(crate) const FOR_CLIENT: &str = "stele-for-client";
 
 /// Returns the class of a path; `None` if there is no such call.
 ///
@@ -121,8 +128,30 @@ pub fn class_of(path: &str) -> Option<CallClass> {
     if PROBES.contains(&path) {
         return Some(CallClass::Health);
     }
+    if is_http_data(path) {
+        return Some(CallClass::Data);
+    }
     // Calls of TiKV's services that Stele lacks are refused in their terms.
     SERVICES.iter().find(|(service, _)| path.starts_with(service)).map(|(_, class)| *class)
+}
+
+/// Returns the class of a request. A call of keys with the mark of a node is one that nodes alone make.
+///
+/// Invariant: the mark makes no caller but a node a caller of more. A client that sends it is refused.
+/// Test: `a_call_of_keys_with_the_mark_of_a_node_is_for_nodes_alone`.
+pub(crate) fn class_of_request(path: &str, headers: &HeaderMap) -> Option<CallClass> {
+    let is_marked = headers.contains_key(FOR_CLIENT) && Method::at(path).is_some();
+    match class_of(path) {
+        // bug server.mark_is_for_clients: never
+        Some(CallClass::Data) if is_marked => Some(CallClass::Forwarded),
+        class => class,
+    }
+}
+
+/// Returns whether a path of HTTP has keys and values.
+pub(crate) fn is_http_data(path: &str) -> bool {
+    let of_pairs = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    HTTP_DATA.contains(&path) || path.strip_prefix(HTTP_PAIRS).is_some_and(of_pairs)
 }
 
 /// Returns whether a call is an administrator's and changes something.
@@ -160,8 +189,13 @@ pub(super) fn change_at(path: &str) -> Option<&'static str> {
 /// Invariant: the audit log has no text that a refused caller chose.
 /// Tests: `what_a_caller_sends_as_a_path_is_not_in_a_line`.
 pub(super) fn shown(path: &str) -> &str {
+    if is_http_data(path) && !HTTP_DATA.contains(&path) {
+        return HTTP_PAIRS;
+    }
     // bug server.audit_shows_paths: `Method::at(path).is_some()` is `true`
-    match Method::at(path).is_some() || PAGES.contains(&path) || PROBES.contains(&path) {
+    match Method::at(path).is_some()
+        || [&PAGES[..], &PROBES, &HTTP_DATA].iter().any(|paths| paths.contains(&path))
+    {
         true => path,
         false => "a path that is not served",
     }
@@ -210,6 +244,35 @@ mod tests {
         assert_eq!(class_of("/stele.control.v2.Control/Join"), None);
         assert_eq!(class_of("/debug"), None);
         assert_eq!(class_of("/metrics/"), None);
+        for path in ["/v1/kv", "/v1/kv/", "/v1/kv/a/b", "/v1/batch", "/v1/watch"] {
+            assert_eq!(class_of(path), Some(CallClass::Data), "{path}");
+        }
+        for path in ["/v1", "/v1/", "/v1/kvs", "/v1/batch/", "/v1/other", "/v2/kv/a"] {
+            assert_eq!(class_of(path), None, "{path}");
+        }
+        assert_eq!(shown("/v1/kv/secret"), "/v1/kv", "the audit log has no keys");
+    }
+
+    #[test]
+    fn the_mark_of_a_node_changes_the_class_of_calls_of_keys_alone() {
+        let marked = HeaderMap::from_iter([(
+            axum::http::HeaderName::from_static(FOR_CLIENT),
+            axum::http::HeaderValue::from_static("1"),
+        )]);
+        let of = |path, headers: &HeaderMap| class_of_request(path, headers);
+        let none = HeaderMap::new();
+        for (path, class) in [
+            ("/tikvpb.Tikv/RawPut", Some(CallClass::Forwarded)),
+            ("/stele.kv.v1.Kv/Follow", Some(CallClass::Forwarded)),
+            ("/v1/kv/a", Some(CallClass::Data)),
+            ("/status", Some(CallClass::Status)),
+            ("/pdpb.PD/GetRegion", Some(CallClass::Lookup)),
+            ("/stele.control.v1.Control/Split", Some(CallClass::Admin)),
+            ("/debug", None),
+        ] {
+            assert_eq!(of(path, &marked), class, "{path}");
+            assert_eq!(of(path, &none), class_of(path), "{path}");
+        }
     }
 
     #[test]

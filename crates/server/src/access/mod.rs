@@ -21,6 +21,7 @@ pub use audit::{AdminCall, Audit};
 pub use caller::{Origin, first_caller};
 pub(crate) use caller::{answer_to, forwarded};
 pub use calls::{CallClass, class_of};
+pub(crate) use calls::{FOR_CLIENT, class_of_request, is_http_data};
 pub(crate) use file::write as write_grants;
 pub use listener::Listener;
 pub use principal::{Denied, Principal, Rights};

@@ -1,10 +1,11 @@
 //! The origin of a request, and the calls that it may make.
 
 use super::audit::{AdminCall, Audit};
-use super::calls::{CallClass, change_at, class_of, shown};
+use super::calls::{CallClass, change_at, class_of, is_http_data, shown};
 use super::listener::Listener;
-use super::rules::{LiveRules, Standing};
+use super::rules::{LiveRules, Standing, is_unidentified};
 use super::usage::{CountedConnection, OverLimit, Usage};
+use crate::http::HttpFailure;
 use crate::transport::frame::FrameKind;
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, StatusCode};
@@ -64,6 +65,8 @@ pub struct Rights {
     listener: Listener,
     peer: Option<SocketAddr>,
     audit: Audit,
+    /// A node makes the call for a client of which it has checked the rights.
+    is_forwarding: bool,
 }
 
 #[derive(Debug)]
@@ -89,8 +92,9 @@ impl Rights {
     }
 
     fn held(holder: Holder) -> Self {
-        let (peer, audit) = (None, Audit::default());
-        Self { holder: Arc::new(holder), listener: Listener::ONLY, peer, audit }
+        let (peer, audit, is_forwarding) = (None, Audit::default(), false);
+        let listener = Listener::ONLY;
+        Self { holder: Arc::new(holder), listener, peer, audit, is_forwarding }
     }
 
     /// Creates the rights of a caller under rules.
@@ -124,11 +128,21 @@ impl Rights {
         &self.holder.principal
     }
 
-    /// Returns what the caller may do now; `None` if it may do everything.
+    /// Returns the rights of a request of this class.
+    pub(crate) fn for_request(self, class: Option<CallClass>) -> Self {
+        Self { is_forwarding: class == Some(CallClass::Forwarded), ..self }
+    }
+
+    /// Returns what the caller may do with keys now; `None` if it may do everything, or makes the call for a
+    /// client of which it has checked the rights.
     ///
     /// Invariant: a change of the rules holds for connections that are open.
     /// Tests: `a_change_of_the_rules_holds_for_open_connections`.
     pub fn standing(&self) -> Option<Arc<Standing>> {
+        if self.is_forwarding { None } else { self.own_standing() }
+    }
+
+    fn own_standing(&self) -> Option<Arc<Standing>> {
         let known = self.holder.rules.as_ref()?;
         let changes = known.rules.changes();
         let mut standing = known.standing.lock();
@@ -197,7 +211,11 @@ impl Rights {
 
     /// Fails unless the caller may call the path now.
     pub fn check(&self, path: &str) -> Result<(), Denied> {
-        self.check_class(class_of(path).unwrap_or(CallClass::Status), path)
+        let class = match class_of(path).unwrap_or(CallClass::Status) {
+            CallClass::Data if self.is_forwarding => CallClass::Forwarded,
+            class => class,
+        };
+        self.check_class(class, path)
     }
 
     /// Returns the name of the node that the caller is; `None` without TLS.
@@ -227,7 +245,7 @@ impl Rights {
     }
 
     pub(super) fn check_class(&self, class: CallClass, path: &str) -> Result<(), Denied> {
-        if let Some(standing) = self.standing()
+        if let Some(standing) = self.own_standing()
             && let Some(remedy) = standing.refusal(class)
         {
             return Err(self.denied(standing.caller(), path, remedy));
@@ -267,6 +285,11 @@ impl Denied {
         self.is_elsewhere
     }
 
+    /// Returns whether the caller has no identity that the node knows.
+    pub(crate) fn is_unidentified(&self) -> bool {
+        is_unidentified(self.remedy)
+    }
+
     /// Returns the answer to a request at `path`.
     pub fn into_response(self, path: &str) -> Response {
         let page = match self.is_elsewhere {
@@ -277,6 +300,7 @@ impl Denied {
             // The caller may try other nodes.
             Some(_) if self.is_elsewhere => Status::unavailable(self.to_string()).into_http(),
             Some(_) => Status::permission_denied(self.to_string()).into_http(),
+            None if is_http_data(path) => HttpFailure::denied(&self).into_response(),
             None => (page, format!("{self}\n")).into_response(),
         }
     }
@@ -336,6 +360,26 @@ mod tests {
             rules.administrators.insert(ClientName::new("app").unwrap());
         });
         assert_eq!(rights.check(admin), Ok(()));
+    }
+
+    #[test]
+    fn a_call_of_keys_with_the_mark_of_a_node_is_for_nodes_alone() {
+        let live = rules();
+        let forwarding =
+            |caller| Rights::new(caller, live.clone()).for_request(Some(CallClass::Forwarded));
+        let node = Identity::Node {
+            cluster: ClusterName::new("prod").unwrap(),
+            node: NodeName::new("n1").unwrap(),
+        };
+        let node = forwarding(Principal::Known(node));
+        assert_eq!(node.check("/tikvpb.Tikv/RawGet"), Ok(()));
+        assert!(node.standing().is_none(), "it has checked the rights of its client");
+        for caller in [client("app"), client("root"), Principal::Anonymous] {
+            let rights = forwarding(caller);
+            let refused = rights.check("/tikvpb.Tikv/RawGet").unwrap_err().to_string();
+            assert!(refused.contains("may not call"), "{refused}");
+        }
+        assert!(Rights::of_plain().check("/tikvpb.Tikv/RawGet").is_ok());
     }
 
     #[test]

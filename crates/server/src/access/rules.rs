@@ -99,6 +99,11 @@ const NO_GRANT: &str =
 const NO_TOKEN: &str = "the token is unknown or was revoked: an administrator creates one with `stele ctl \
      access token NAME --role ROLE`";
 
+/// Returns whether a refusal for this reason is one of a caller that is not identified.
+pub(super) fn is_unidentified(reason: &str) -> bool {
+    [NO_IDENTITY, NO_TOKEN].contains(&reason)
+}
+
 /// Rights of a caller under the present rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Role {

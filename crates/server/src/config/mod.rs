@@ -108,6 +108,8 @@ pub struct Config {
     pub health_listen: String,
     /// Address of the Redis protocol; empty: none.
     pub redis_listen: String,
+    /// Whether clients of Redis may delete whole databases: FLUSHDB and FLUSHALL.
+    pub redis_flush: bool,
     /// Whether a node without TLS may be reached from other machines.
     pub insecure: bool,
 }
@@ -154,6 +156,7 @@ impl Default for Config {
             audit_log: String::new(),
             health_listen: String::new(),
             redis_listen: String::new(),
+            redis_flush: false,
             insecure: false,
         }
     }
@@ -379,6 +382,7 @@ impl Config {
             "audit_log" => Field::File(&mut self.audit_log),
             "health_listen" => Field::Text(&mut self.health_listen),
             REDIS_LISTEN => Field::Text(&mut self.redis_listen),
+            "redis_flush" => Field::Switch(&mut self.redis_flush),
             "insecure" => Field::Switch(&mut self.insecure),
             _ => return None,
         })
@@ -482,7 +486,7 @@ mod tests {
     fn every_setting_of_the_table_can_be_read_and_set_to_its_default() {
         // Commit return and read acceleration came with the answers at commit; labels, modes, speeds
         // and bytes in motion with the placement by measured speed; the memory of requests because
-        // machines have from 1 GiB to 1 TiB; Nezha's three triggers because they depend on the load. 16 more
+        // machines have from 1 GiB to 1 TiB; Nezha's three triggers because they depend on the load. 17 more
         // are for security, Redis, HTTP and speed.
         assert!(SETTINGS.len() + stele_placement::SETTINGS.len() <= 54);
         let mut config = Config::default();

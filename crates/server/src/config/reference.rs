@@ -95,8 +95,8 @@ All other paths are answered with 404.
 
 A node ends with a message and exit code 1 if its last store or a required task fails: `port` accepts
 connections, `heartbeats` reports to the placement group, `placement-ticks` drives the placement
-group, `seeds` and `addresses` learn addresses of other nodes, and `connection to ADDRESS (LANE)` sends
-messages to another node. A panic in a thread of a store ends the process at once.
+group, `seeds` and `addresses` learn addresses of other nodes, `redis-sweeper` deletes expired Redis keys, and
+`connection to ADDRESS (LANE)` sends messages to another node. A panic in a thread of a store ends the process at once.
 
 ## Addresses
 

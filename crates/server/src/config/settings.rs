@@ -43,7 +43,7 @@ const fn setting(key: &'static str, unit: &'static str, meaning: &'static str) -
 }
 
 /// Every setting, in the order of the reference page.
-pub const SETTINGS: [Setting; 36] = [
+pub const SETTINGS: [Setting; 37] = [
     setting("listen", "", "Address for clients, placement, peers and HTTP."),
     setting("advertise", "", "Address advertised to clients and peers; empty: `listen`."),
     setting(
@@ -188,6 +188,11 @@ pub const SETTINGS: [Setting; 36] = [
         "redis_listen",
         "",
         "Address of the Redis protocol (docs/redis.md), with the TLS settings of the node; empty: none.",
+    ),
+    setting(
+        "redis_flush",
+        "",
+        "Whether FLUSHDB and FLUSHALL of Redis clients of this node delete whole databases; `false`: refused.",
     ),
     setting(
         "insecure",

@@ -22,7 +22,7 @@ use tonic::Status;
 /// Bytes of gRPC's header before each message: a compression flag and the length.
 const HEADER_BYTES: usize = 5;
 /// Bytes of a body that is not of a method of this node, at most: of a health check, for example.
-const OTHER_BYTES_MAX: u64 = 4 << 20;
+const PLAIN_BYTES_MAX: u64 = 4 << 20;
 /// Bytes by which an unpacked message grows: it doubles at first.
 const GROWTH_BYTES_MIN: usize = 64 << 10;
 const GROWTH_BYTES_MAX: usize = 8 << 20;
@@ -59,8 +59,41 @@ pub struct Limits {
 
 enum Kind {
     Messages(&'static Method, State),
-    /// Anything else: the bytes so far.
-    Other(u64),
+    /// Anything else.
+    Plain(PlainBody),
+}
+
+/// Bounds of a body without messages, and how much of it has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlainBody {
+    /// Bytes at most.
+    pub bytes_max: u64,
+    /// Memory for each byte: also that of what is made of it.
+    pub memory_factor: u64,
+    /// Bytes that its header announces; 0: none.
+    pub announced_bytes: u64,
+    arrived_bytes: u64,
+    charged_bytes: u64,
+}
+
+impl Default for PlainBody {
+    fn default() -> Self {
+        // A text of a message is copied.
+        Self::new(PLAIN_BYTES_MAX, 2, 0)
+    }
+}
+
+impl PlainBody {
+    /// Creates the bounds of a body that has not arrived.
+    pub(crate) fn new(bytes_max: u64, memory_factor: u64, announced_bytes: u64) -> Self {
+        let (arrived_bytes, charged_bytes) = (0, 0);
+        Self { bytes_max, memory_factor, announced_bytes, arrived_bytes, charged_bytes }
+    }
+
+    /// Returns whether what is announced is not charged.
+    fn is_uncharged(&self) -> bool {
+        self.charged_bytes < self.announced_bytes.saturating_mul(self.memory_factor)
+    }
 }
 
 enum State {
@@ -88,14 +121,14 @@ impl<B> RequestBody<B> {
     /// compressed.
     pub(super) fn new(
         body: B,
-        (method, is_gzip): (Option<&'static Method>, bool),
+        (method, is_gzip, plain): (Option<&'static Method>, bool, PlainBody),
         arrived: Arc<Arrived>,
         request: Arc<RequestMemory>,
         limits: Limits,
     ) -> Self {
         let kind = match method {
             Some(method) => Kind::Messages(method, State::Header([0; HEADER_BYTES], 0)),
-            None => Kind::Other(0),
+            None => Kind::Plain(plain),
         };
         Self {
             body,
@@ -111,18 +144,16 @@ impl<B> RequestBody<B> {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn with_bounds(self, plain: PlainBody) -> Self {
+        Self { kind: Kind::Plain(plain), ..self }
+    }
+
     fn step(&mut self) -> Step {
         let (method, state) = match &mut self.kind {
-            Kind::Other(bytes) => {
-                *bytes += self.rest.len() as u64;
-                if *bytes > OTHER_BYTES_MAX {
-                    return too_long(*bytes, OTHER_BYTES_MAX);
-                }
-                // A text of a message is copied.
-                return match self.request.charge(2 * self.rest.len() as u64) {
-                    Ok(()) => Step::Pass(std::mem::take(&mut self.rest)),
-                    Err(exceeded) => Step::Fail(refused(exceeded)),
-                };
+            Kind::Plain(plain) => {
+                let plain = *plain;
+                return self.plain_step(plain);
             }
             Kind::Messages(method, state) => (*method, state),
         };
@@ -151,6 +182,44 @@ impl<B> RequestBody<B> {
                 if *left > 0 { Step::Continue } else { self.end_refused() }
             }
         }
+    }
+
+    /// Passes on what arrived of a body without messages.
+    ///
+    /// Invariant: what a body announces is charged before it is received, and everything before it is passed
+    /// on.
+    /// Test: `a_body_without_messages_is_charged_before_it_is_received`.
+    fn plain_step(&mut self, mut plain: PlainBody) -> Step {
+        plain.arrived_bytes += self.rest.len() as u64;
+        let bytes = plain.arrived_bytes.max(plain.announced_bytes);
+        let wanted = bytes.saturating_mul(plain.memory_factor).max(plain.charged_bytes);
+        // bug server.http_bodies_uncharged: `wanted - plain.charged_bytes` is `0`
+        let charged = match bytes > plain.bytes_max {
+            true => Err(Exceeded::Request { bytes, bytes_max: plain.bytes_max }),
+            false => match self.request.try_charge(wanted - plain.charged_bytes) {
+                Err(Exceeded::Shared) if self.may_wait() => return Step::Wait,
+                charged => charged,
+            },
+        };
+        self.wait_until = None;
+        if let Err(exceeded) = charged {
+            self.request.note_refused();
+            self.arrived.refuse(exceeded);
+            return Step::Fail(refused(exceeded));
+        }
+        plain.charged_bytes = wanted;
+        // Nothing is announced twice.
+        plain.announced_bytes = bytes;
+        self.kind = Kind::Plain(plain);
+        match self.rest.is_empty() {
+            true => Step::Continue,
+            false => Step::Pass(std::mem::take(&mut self.rest)),
+        }
+    }
+
+    /// Returns whether a step is due without further bytes.
+    fn has_to_charge(&self) -> bool {
+        matches!(&self.kind, Kind::Plain(plain) if plain.is_uncharged())
     }
 
     /// Begins the message after a header, of which `ahead` bytes are not consumed. All bytes of the
@@ -335,7 +404,7 @@ where
                 ready!(waiting.as_mut().poll(context));
                 this.waiting = None;
             }
-            if !this.rest.is_empty() || this.wait_until.is_some() {
+            if !this.rest.is_empty() || this.wait_until.is_some() || this.has_to_charge() {
                 match this.step() {
                     Step::Pass(bytes) => return Poll::Ready(Some(Ok(Frame::data(bytes)))),
                     Step::Continue => {}
@@ -418,10 +487,6 @@ fn unpack(
         *to = byte;
     }
     Ok(Ok(Bytes::from(message)))
-}
-
-fn too_long(bytes: u64, bytes_max: u64) -> Step {
-    Step::Fail(refused(Exceeded::Request { bytes, bytes_max }))
 }
 
 fn refused(exceeded: Exceeded) -> Status {

@@ -1,8 +1,9 @@
 //! The layer below all services of a connection: every request and every answer passes it.
 
-use super::body::{Limits, RequestBody};
+use super::body::{Limits, PlainBody, RequestBody};
 use super::{AnswerBody, Arrived, Class, ConnectionMemory, Exceeded, IsHeld, RequestMemory};
-use crate::access::{CallClass, Rights, answer_to, class_of};
+use crate::access::{CallClass, Rights, answer_to, class_of_request, is_http_data};
+use crate::http;
 use crate::port::unsupported;
 use axum::Router;
 use axum::body::{Body, HttpBody};
@@ -65,7 +66,8 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let rights = self.rights.take_token(request.headers_mut());
         let path = request.uri().path();
-        let (method, call) = (Method::at(path), class_of(path));
+        let (method, call) = (Method::at(path), class_of_request(path, request.headers()));
+        let rights = rights.for_request(call);
         // Invariant: a request reaches no service unless its caller may make the call.
         let (denied, caller) = match (rights.caller((path, call), request.headers()), call) {
             (Err(denied), _) => (Some(denied.into_response(path)), None),
@@ -75,17 +77,23 @@ where
         // bug server.rights_unchecked: let denied = None;
         let is_admin = denied.is_none() && call == Some(CallClass::Admin);
         let recorded = is_admin.then(|| rights.admin_call(path)).flatten();
-        let is_data = DATA.iter().any(|service| path.starts_with(service));
+        let is_http_data = is_http_data(path);
+        let is_data = is_http_data || DATA.iter().any(|service| path.starts_with(service));
+        let plain = match is_http_data {
+            true => http::body_bounds(path, request.headers()),
+            false => PlainBody::default(),
+        };
         let class = if is_data { Class::Data } else { Class::System };
         let memory = RequestMemory::new(&self.connection, class);
         let arrived = Arrived::new(&self.connection, class, rights.usage());
         // Streams count their commands.
-        let is_single = method.is_some_and(|method| !method.is_stream());
+        let is_single = is_http_data || method.is_some_and(|method| !method.is_stream());
         let wait = if is_single { arrived.take_turn() } else { Duration::ZERO };
         let encoding = method.and_then(|_| request.headers_mut().remove(ENCODING));
         let charged = memory.charge(REQUEST_BYTES + header_bytes(request.headers()));
+        let has_terms = is_http_data || method.is_some();
         let early =
-            denied.or_else(|| unreadable(encoding.as_ref(), (charged, method.is_some()), &arrived));
+            denied.or_else(|| unreadable(encoding.as_ref(), (charged, has_terms), &arrived));
         let is_gzip = encoding.is_some_and(|encoding| encoding.as_bytes() == b"gzip");
         request.extensions_mut().insert(arrived.clone());
         request.extensions_mut().insert(rights);
@@ -93,8 +101,10 @@ where
             request.extensions_mut().insert(recorded.clone());
         }
         let (held, limits) = (arrived.clone(), self.limits);
-        let request = request
-            .map(|body| RequestBody::new(body, (method, is_gzip), arrived, memory.clone(), limits));
+        let request = request.map(|body| {
+            let kind = (method, is_gzip, plain);
+            RequestBody::new(body, kind, arrived, memory.clone(), limits)
+        });
         let answering = match early {
             None if wait.is_zero() => Ok(Either::Left(self.services.call(request))),
             None => {
@@ -121,16 +131,16 @@ where
 }
 
 /// Returns the answer to a request of which the body is not read: it is compressed in an unknown way, or has no
-/// memory and is no call.
+/// memory and no service with terms for that.
 fn unreadable(
     encoding: Option<&HeaderValue>,
-    (charged, is_call): (Result<(), Exceeded>, bool),
+    (charged, has_terms): (Result<(), Exceeded>, bool),
     arrived: &Arrived,
 ) -> Option<Response<Body>> {
     match (encoding.map(HeaderValue::as_bytes), charged) {
         (None | Some(b"identity" | b"gzip"), Ok(())) => None,
-        // Its body is refused, in the terms of its service.
-        (None | Some(b"identity" | b"gzip"), Err(exceeded)) if is_call => {
+        // It is refused in the terms of its service.
+        (None | Some(b"identity" | b"gzip"), Err(exceeded)) if has_terms => {
             arrived.refuse(exceeded);
             None
         }

@@ -17,6 +17,7 @@ pub use answer::{
     AnswerBody, Charging, Held, IsHeld, Piece, gets_memory, next_page, pair_memory, pairs_memory,
     value_memory,
 };
+pub(crate) use body::PlainBody;
 pub use body::{Arrived, Limits};
 pub use layer::Accounted;
 

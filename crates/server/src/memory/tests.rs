@@ -1,6 +1,6 @@
 //! The budget, and bodies that are charged to it.
 
-use super::body::RequestBody;
+use super::body::{PlainBody, RequestBody};
 use super::layer::WINDOW_BYTES_MIN;
 use super::*;
 use axum::body::HttpBody;
@@ -175,8 +175,12 @@ impl Trial {
             memory_wait: Duration::from_millis(300),
         };
         let (method, body) = (Method::at(path), Pieces { pieces: pieces.into(), ends });
-        let request = data(&self.connection);
-        RequestBody::new(body, (method, true), self.arrived.clone(), request, limits)
+        let (kind, request) = ((method, true, PlainBody::default()), data(&self.connection));
+        RequestBody::new(body, kind, self.arrived.clone(), request, limits)
+    }
+
+    fn plain(&self, plain: PlainBody, pieces: Vec<Bytes>, ends: bool) -> RequestBody<Pieces> {
+        self.body("/v1/kv/a", pieces, ends).with_bounds(plain)
     }
 }
 
@@ -243,6 +247,45 @@ async fn a_message_is_charged_when_its_length_arrives_and_its_elements_as_they_a
     let (_, end) = read(&mut body).await;
     assert_eq!(end.unwrap().code(), Code::ResourceExhausted, "2 MiB become 96 MiB");
     assert!(matches!(trial.arrived.refusal(), Some(Exceeded::Request { .. })));
+}
+
+#[tokio::test]
+async fn a_body_without_messages_is_charged_before_it_is_received() {
+    let trial = Trial::new();
+    let announced = PlainBody::new(128 * MIB, 1, 40 * MIB);
+    let mut body = trial.plain(announced, Vec::new(), false);
+    assert!(tokio::time::timeout(Duration::from_millis(50), read(&mut body)).await.is_err());
+    assert_eq!(trial.node.stats().used_bytes, 40 * MIB);
+    drop(body);
+    assert_eq!(trial.node.stats().used_bytes, 0);
+    // Without an announcement it is charged as it arrives.
+    let mut body = trial.plain(PlainBody::new(5 * MIB, 3, 0), pieces(&vec![7; 5 << 20], 999), true);
+    let (passed, end) = read(&mut body).await;
+    assert!(end.is_none() && passed.len() == 5 << 20, "{end:?}");
+    assert_eq!(trial.node.stats().used_bytes, 15 * MIB);
+    drop(body);
+    for (bytes_max, announced, pieces) in [
+        (5 * MIB, 5 * MIB + 1, Vec::new()),
+        (5 * MIB, 0, pieces(&vec![7; (5 << 20) + 1], 1000)),
+        (128 * MIB, 91 * MIB, Vec::new()),
+    ] {
+        let trial = Trial::new();
+        let mut body = trial.plain(PlainBody::new(bytes_max, 1, announced), pieces, false);
+        assert_eq!(read(&mut body).await.1.unwrap().code(), Code::ResourceExhausted);
+        assert!(matches!(trial.arrived.refusal(), Some(Exceeded::Request { .. })));
+    }
+    // It waits for memory that others use.
+    let trial = Trial::new();
+    let other = data(&trial.connection);
+    other.charge(70 * MIB).unwrap();
+    let announced = PlainBody::new(128 * MIB, 1, 40 * MIB);
+    let mut body = trial.plain(announced, vec![Bytes::from(vec![7; 40 << 20])], true);
+    let release = async {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        drop(other);
+    };
+    let ((passed, end), ()) = tokio::join!(read(&mut body), release);
+    assert!(end.is_none() && passed.len() == 40 << 20, "{end:?}");
 }
 
 #[tokio::test]

@@ -1,8 +1,10 @@
 //! Listening port, the process that holds it if it is in use, and the signals that a node obeys.
 
 use super::Parts;
-use crate::access::Listener;
+use crate::access::{Listener, Reach};
+use crate::cluster_client::ClusterClient;
 use crate::config::Config;
+use crate::http::HttpService;
 use crate::memory::NodeMemory;
 use crate::observe::{Health, probes};
 use crate::port::{PortOptions, Stats};
@@ -67,15 +69,30 @@ impl Parts {
         self.router.tasks.spawn_lasting("probes", serving);
     }
 
+    /// Returns the client of the cluster that the node uses for its own clients.
+    pub(super) fn cluster_client(&self) -> Arc<ClusterClient> {
+        let address = self.addresses.for_clients().to_owned();
+        Arc::new(ClusterClient::new(self.access.clone(), address))
+    }
+
+    pub(super) fn http(
+        &self,
+        client: Arc<ClusterClient>,
+        stop: watch::Receiver<bool>,
+    ) -> HttpService {
+        let is_local = self.access.reach() == Reach::Loopback;
+        HttpService::new(client, (self.clock.clone(), is_local), stop)
+    }
+
     pub(super) fn serve_redis(
         &self,
-        listener: Option<TcpListener>,
+        (listener, client): (Option<TcpListener>, Arc<ClusterClient>),
         (options, memory, stats): (&PortOptions, &Arc<NodeMemory>, &Arc<Stats>),
         stopping: &watch::Sender<bool>,
     ) {
         let Some(listener) = listener else { return };
-        let address = self.addresses.for_clients().to_owned();
-        let executor = ClusterExecutor::new(self.access.clone(), address, self.stores.clone());
+        let (stores, cursors) = (self.stores.clone(), self.cursors.clone());
+        let executor = ClusterExecutor::new(client, stores, cursors, self.config.redis_flush);
         let (options, clock) = (options.clone(), self.clock.clone());
         let (memory, stats) = (memory.clone(), stats.clone());
         let port = RedisPort::new(Arc::new(executor), options, memory, stats, clock);

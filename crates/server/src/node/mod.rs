@@ -30,6 +30,7 @@ use crate::observe::{Health, Metrics, SlowLog, routes};
 use crate::pd::PdService;
 use crate::placement::PlacementService;
 use crate::port::{self, MESSAGE_BYTES_MAX};
+use crate::redis::{self, ScanCursors};
 use crate::store::{Engine, StoreHandle};
 use crate::stores::{Boots, FailedDir, Stores};
 use crate::tasks::{Failures, NodeFailure, Tasks, blocking};
@@ -160,7 +161,6 @@ impl Node {
         access.restore_grants(&config.stores, cluster)?;
         let idents = dirs.idents();
         let config = Arc::new(open::with_tick(config, &idents)?);
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
         let stores = Arc::new(Stores::new(BATCH_ENTRY_BYTES_MAX));
         let (tasks, failures) = Tasks::new();
         let router = Arc::new(NodeRouter::new(stores.clone(), tasks.clone(), access.clone()));
@@ -190,9 +190,10 @@ impl Node {
             members,
             stores,
             router,
-            clock,
+            clock: Arc::new(SystemClock::new()),
             boots,
             transport,
+            cursors: Arc::default(),
         };
         let new = parts.start_stores(dirs)?;
         let (stopping, _) = watch::channel(false);
@@ -202,6 +203,7 @@ impl Node {
         parts.start_address_exchange(&stopping);
         parts.follow_files(&reload, &stopping);
         parts.start_heartbeats(placement, &stopping);
+        parts.start_sweeper(&stopping);
         let ready = Ready {
             address: parts.addresses.for_clients().to_owned(),
             cluster,
@@ -306,9 +308,15 @@ struct Parts {
     clock: Arc<dyn Clock>,
     boots: Arc<Boots>,
     transport: Transport,
+    cursors: Arc<ScanCursors>,
 }
 
 impl Parts {
+    fn tikv(&self, metrics: &Arc<Metrics>, stop: &watch::Receiver<bool>) -> TikvService {
+        let (stores, cursors) = (self.stores.clone(), self.cursors.clone());
+        TikvService::new(stores, self.cluster, metrics.clone(), cursors, stop.clone())
+    }
+
     /// Starts the stores of the directories; returns the directories that are new. A store that does
     /// not start leaves the others running; it is an error if none starts.
     fn start_stores(&self, dirs: Dirs) -> Result<Opened> {
@@ -394,18 +402,11 @@ impl Parts {
         stopping: &watch::Sender<bool>,
     ) -> (oneshot::Receiver<()>, Reload) {
         let metrics = Arc::new(Metrics::new(SlowLog::new(self.config.slow_log_ms)));
-        let (stores, stop) = (self.stores.clone(), stopping.subscribe());
-        let tikv = TikvService::new(stores, self.cluster, metrics.clone(), stop.clone());
-        let pd = PdService::new(self.cluster, placement.clone(), self.members.clone(), stop);
-        let reload = Reload {
-            config: Arc::new(LiveConfig::new(self.config.clone())),
-            access: self.access.clone(),
-            stores: self.stores.clone(),
-            metrics: metrics.clone(),
-            connections_max: Arc::new(AtomicU64::new(
-                self.config.descriptors.connections_max(self.config.connections_max),
-            )),
-        };
+        let stop = stopping.subscribe();
+        let tikv = self.tikv(&metrics, &stop);
+        let members = self.members.clone();
+        let pd = PdService::new(self.cluster, placement.clone(), members, stop.clone());
+        let reload = self.settings(metrics.clone());
         let majorities = self.watch_majorities(stopping);
         let control = ControlService::new(
             reload.config.clone(),
@@ -439,14 +440,17 @@ impl Parts {
         self.serve_probes(probes, &health, stopping);
         let status = routes(health);
         let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
-        let routes = grpc.merge(tikv.routes()).merge(status).fallback(port::answer_unsupported);
+        let client = self.cluster_client();
+        let http = self.http(client.clone(), stop).routes();
+        let routes = grpc.merge(tikv.routes()).merge(http).merge(status);
+        let routes = routes.fallback(port::answer_unsupported);
         let options = port::PortOptions {
             access: self.access.clone(),
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),
             ..port::PortOptions::default()
         };
-        self.serve_redis(redis, (&options, &memory, &stats), stopping);
+        self.serve_redis((redis, client), (&options, &memory, &stats), stopping);
         let (transport, stopped) = (self.transport.clone(), stopping.subscribe());
         let serving = port::serve(listeners, routes, transport, options, memory, stats, stopped);
         let (closed, port) = oneshot::channel();
@@ -455,6 +459,19 @@ impl Parts {
             serving.await;
         });
         (port, reload)
+    }
+
+    /// Returns the settings that change while the node serves.
+    fn settings(&self, metrics: Arc<Metrics>) -> Reload {
+        let connections_max = self.config.connections_max;
+        let connections_max = self.config.descriptors.connections_max(connections_max);
+        Reload {
+            config: Arc::new(LiveConfig::new(self.config.clone())),
+            access: self.access.clone(),
+            stores: self.stores.clone(),
+            metrics,
+            connections_max: Arc::new(AtomicU64::new(connections_max)),
+        }
     }
 
     fn watch_majorities(&self, stopping: &watch::Sender<bool>) -> Arc<Majorities> {
@@ -541,6 +558,11 @@ impl Parts {
             displaced: Default::default(),
         };
         self.router.tasks.spawn_lasting("heartbeats", heartbeats.run(stopping.subscribe()));
+    }
+
+    fn start_sweeper(&self, stopping: &watch::Sender<bool>) {
+        let sweeping = redis::sweep(self.stores.clone(), stopping.subscribe());
+        self.router.tasks.spawn_lasting("redis-sweeper", sweeping);
     }
 
     fn start_store(&self, engine: Arc<Engine>, ident: StoreIdent) -> Result<Arc<StoreHandle>> {

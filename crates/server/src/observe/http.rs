@@ -1,4 +1,4 @@
-//! HTTP on the same port: `/`, `/metrics`, `/healthz` or `/health`, `/readyz`, `/status`.
+//! Pages on the same port: `/`, `/metrics`, `/healthz` or `/health`, `/readyz`, `/status`.
 
 use super::Metrics;
 use super::exposition::Exposition;
@@ -58,6 +58,7 @@ const PAGE: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "</h1>\n",
     "<p>A node of a cluster. Clients of TiKV's raw key-value calls connect to this port.</p>\n<ul>\n",
+    "<li><a href=\"/v1/openapi.json\">/v1/openapi.json</a>: keys and values over HTTP, as OpenAPI\n",
     "<li><a href=\"/status\">/status</a>: statistics of each store, as JSON\n",
     "<li><a href=\"/metrics\">/metrics</a>: statistics for Prometheus\n",
     "<li><a href=\"/healthz\">/healthz</a> or <a href=\"/health\">/health</a>: whether the node is healthy\n",

@@ -53,6 +53,7 @@ impl Metrics {
             space(stores),
             repairs(stores, &samples),
             followers(stores),
+            sweeps(stores),
         ];
         let stores = stores.into_iter().flatten().chain([times(&samples)]);
         for family in stores.chain(network).chain(tasks(&health.tasks)) {
@@ -135,6 +136,21 @@ fn followers(stores: &Stores) -> Vec<Family> {
         pinned.samples.push((format!("store=\"{}\"", store.id()), bytes as f64));
     }
     vec![streams, too_old, pinned]
+}
+
+fn sweeps(stores: &Stores) -> Vec<Family> {
+    let mut keys = family("redis_swept_keys", "counter", "Expired Redis keys that were deleted");
+    let help = "Deleted, replaced and expired collections of which members were deleted";
+    let mut stamps = family("redis_swept_stamps", "counter", help);
+    let help = "Seconds of a processor that the search for them took";
+    let mut seconds = family("redis_sweep_seconds", "counter", help);
+    for store in stores.all() {
+        let (own, swept) = (format!("store=\"{}\"", store.id()), store.swept());
+        keys.samples.push((own.clone(), swept.keys.load(Relaxed) as f64));
+        stamps.samples.push((own.clone(), swept.stamps.load(Relaxed) as f64));
+        seconds.samples.push((own, swept.nanos.load(Relaxed) as f64 / 1e9));
+    }
+    vec![keys, stamps, seconds]
 }
 
 fn tls(access: &Access) -> Vec<Family> {

@@ -9,6 +9,7 @@ pub(crate) mod secured_tests;
 pub(crate) mod tests;
 
 use crate::access::{Access, Handshakes, Listener, Rights, Socket, plain, socket};
+use crate::http::HttpFailure;
 use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
@@ -385,6 +386,9 @@ pub(crate) fn unsupported(path: &str, headers: &HeaderMap) -> Response {
     let kind = headers.get(CONTENT_TYPE);
     if kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc")) {
         return refusal(path);
+    }
+    if path.starts_with("/v1/") {
+        return HttpFailure::no_such_path(path).into_response();
     }
     (StatusCode::NOT_FOUND, "this path does not exist; / lists those that do\n").into_response()
 }

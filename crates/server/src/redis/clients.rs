@@ -128,7 +128,8 @@ impl Client {
 
     /// Notes the last command; of those with subcommands also the first argument.
     pub(super) fn note_command(&self, name: &'static str, argument: Option<&Bytes>) {
-        let has_subcommands = matches!(name, "client" | "config" | "command" | "function");
+        let has_subcommands =
+            matches!(name, "client" | "config" | "command" | "function" | "script");
         let argument = argument.filter(|_| has_subcommands);
         let argument = argument.map(|argument| Bytes::from(argument.to_ascii_lowercase()));
         self.update(|state| (state.command, state.last) = ((name, argument), Instant::now()));

@@ -1,69 +1,45 @@
 //! Redis commands on the leaders of regions: the node is a client of its cluster. Routes and retries are those of
 //! the Rust client.
 
-use super::{Execute, Executing, RedisBatch, RedisFailure, Watched};
-use crate::access::Access;
+use super::{Execute, Executing, RedisBatch, RedisFailure, ScanCursors, Watched, transactions};
+use crate::cluster_client::ClusterClient;
 use crate::node::random;
 use crate::stores::Stores;
 use crate::tikv::SEVERAL_REGIONS;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use stele_client::Client;
 use stele_client::redis_messages::{Command, RunRequest, RunResponse, WatchedName};
-use stele_client::{Client, Dial, Dialled, Options, over};
 use stele_redis::table::READ_ONLY;
-use stele_redis::{Protocol, Request};
+use stele_redis::{Protocol, Reply, Request};
 use stele_types::{Error, RegionId, RegionKind, redis_key};
-use tokio::sync::OnceCell;
-use tonic::transport::Endpoint;
 
-/// Time in which a command is tried.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-const PING_INTERVAL: Duration = Duration::from_secs(1);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Connections of a node to nodes, as a node.
-struct NodeDial(Access);
-
-impl Dial for NodeDial {
-    fn dial<'a>(&'a self, address: &'a str) -> Dialled<'a> {
-        Box::pin(async move {
-            let invalid = |error| format!("`{address}` is not an address (host:port): {error}");
-            let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(invalid)?;
-            let endpoint = endpoint
-                .connect_timeout(CONNECT_TIMEOUT)
-                .http2_keep_alive_interval(PING_INTERVAL)
-                .keep_alive_timeout(PING_TIMEOUT);
-            let connected = self.0.connect(&endpoint).await;
-            Ok(over(connected.map_err(|error| format!("{address}: {error}"))?))
-        })
-    }
-}
+/// Times that commands meet intents of others before they are refused.
+pub(super) const MEETINGS_MAX: usize = 8;
 
 /// Executes commands in the cluster of this node.
 pub(crate) struct ClusterExecutor {
-    access: Access,
-    /// Address of this node for clients.
-    address: String,
-    stores: Arc<Stores>,
-    client: OnceCell<Client>,
+    client: Arc<ClusterClient>,
+    pub(super) stores: Arc<Stores>,
+    pub(super) cursors: Arc<ScanCursors>,
+    /// Whether FLUSHDB and FLUSHALL are executed.
+    pub(super) may_flush: bool,
 }
 
 impl ClusterExecutor {
-    /// Creates the executor of a node with this address for clients. It connects at the first command.
-    pub(crate) fn new(access: Access, address: String, stores: Arc<Stores>) -> Self {
-        Self { access, address, stores, client: OnceCell::new() }
+    /// Creates the executor of a node. It connects at the first command.
+    pub(crate) fn new(
+        client: Arc<ClusterClient>,
+        stores: Arc<Stores>,
+        cursors: Arc<ScanCursors>,
+        may_flush: bool,
+    ) -> Self {
+        Self { client, stores, cursors, may_flush }
     }
 
-    async fn client(&self) -> Result<&Client, RedisFailure> {
-        let connect = || {
-            let dial = Box::new(NodeDial(self.access.clone()));
-            let options = Options { timeout: COMMAND_TIMEOUT, ..Options::default() };
-            Client::connect_through(dial, std::slice::from_ref(&self.address), options)
-        };
-        self.client.get_or_try_init(connect).await.map_err(failure)
+    pub(super) async fn client(&self) -> Result<&Client, RedisFailure> {
+        self.client.get().await.map_err(failure)
     }
 
     async fn regions_of(&self, header_keys: &[Bytes]) -> Result<Vec<RegionId>, RedisFailure> {
@@ -76,21 +52,49 @@ impl ClusterExecutor {
     }
 
     async fn execute(&self, batch: &RedisBatch) -> Result<Bytes, RedisFailure> {
+        if let [request] = &batch.requests[..]
+            && !request.spec().is_program()
+        {
+            let reply = self.execute_alone(request, &batch.memory).await;
+            return Ok(reply?.encoded(batch.protocol));
+        }
         let watched = batch.transaction.iter().flatten();
         let of_watched = watched.map(|it| redis_key::header_key(it.database, &it.name));
         let keys = batch.requests.iter().flat_map(Request::header_keys);
         let Some(key) = keys.chain(of_watched).next() else {
-            return Err(RedisFailure::Invalid(not_built(&batch.requests)));
+            return Ok(Reply::Array(Vec::new()).encoded(batch.protocol));
         };
         let is_read = batch.transaction.is_none()
             && batch.requests.iter().all(|request| request.spec().has(READ_ONLY));
-        let (client, request) = (self.client().await?, message(batch));
+        let client = self.client().await?;
+        if batch.region.is_none() {
+            return transactions::execute(client, batch).await;
+        }
         let key = user_key(&key);
-        let answer = match is_read {
-            true => client.read_redis(&key, request).await,
-            false => client.run_redis(&key, request).await,
-        };
-        Ok(answer.map_err(failure)?.replies)
+        Ok(self.answered(&key, message(batch), is_read).await?.replies)
+    }
+
+    /// Sends commands to the region that has a key, and resolves the intents that they meet. Nothing was done
+    /// when they met one, so that they are sent again.
+    async fn answered(
+        &self,
+        key: &Bytes,
+        request: RunRequest,
+        is_read: bool,
+    ) -> Result<RunResponse, RedisFailure> {
+        let client = self.client().await?;
+        for _ in 0..MEETINGS_MAX {
+            let answer = match is_read {
+                true => client.read_redis(key, request.clone()).await,
+                false => client.run_redis(key, request.clone()).await,
+            };
+            let answer = answer.map_err(failure)?;
+            if answer.met.is_empty() {
+                return Ok(answer);
+            }
+            transactions::resolve(client, &answer.met).await?;
+        }
+        Err(RedisFailure::Unavailable("other transactions change the names".to_owned()))
     }
 
     async fn changes_of(
@@ -98,7 +102,6 @@ impl ClusterExecutor {
         database: u8,
         names: &[Bytes],
     ) -> Result<Vec<Option<u64>>, RedisFailure> {
-        let client = self.client().await?;
         let keys: Vec<Bytes> =
             names.iter().map(|name| redis_key::header_key(database, name)).collect();
         let mut by_region: BTreeMap<RegionId, Vec<usize>> = BTreeMap::new();
@@ -117,8 +120,7 @@ impl ClusterExecutor {
             let protocol = protocol_number(Protocol::Resp2);
             let request =
                 RunRequest { watched: watched.collect(), protocol, ..RunRequest::default() };
-            let RunResponse { found, .. } =
-                client.read_redis(&user_key(key), request).await.map_err(failure)?;
+            let RunResponse { found, .. } = self.answered(&user_key(key), request, true).await?;
             for (place, found) in places.into_iter().zip(found) {
                 if let Some(change) = changes.get_mut(place) {
                     *change = found.change;
@@ -150,7 +152,7 @@ impl Execute for ClusterExecutor {
     }
 }
 
-fn user_key(engine_key: &Bytes) -> Bytes {
+pub(super) fn user_key(engine_key: &Bytes) -> Bytes {
     engine_key.slice(1.min(engine_key.len())..)
 }
 
@@ -181,13 +183,8 @@ fn message(batch: &RedisBatch) -> RunRequest {
     }
 }
 
-fn not_built(requests: &[Request]) -> String {
-    let name = requests.first().map_or("", |request| request.spec().name);
-    format!("'{name}' reads a whole key space, which is not built yet: read names that you know")
-}
-
 /// Converts the failure of a call. The client retries what may succeed at once.
-fn failure(error: Error) -> RedisFailure {
+pub(super) fn failure(error: Error) -> RedisFailure {
     let text = error.to_string();
     match error {
         Error::Undetermined(reason) => RedisFailure::Undetermined(reason),

@@ -10,6 +10,7 @@ use super::{BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, RedisFailure};
 use crate::access::{Rights, Socket, SocketReader, SocketWriter, socket};
 use crate::memory::{Class, ConnectionMemory, Exceeded, RequestMemory};
 use bytes::{Bytes, BytesMut};
+use rustix::net::sockopt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +18,7 @@ use std::time::Duration;
 use stele_redis::Reply;
 use stele_tls::ClientName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -27,6 +29,10 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Time for a client to read the last reply and to close: it may otherwise see a broken connection instead.
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: u64 = 1 << 20;
+/// Idle time after which the system asks whether the other end is there, as Redis does by default.
+pub(super) const KEEPALIVE_IDLE: Duration = Duration::from_secs(300);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(100);
+const KEEPALIVE_PROBES: u32 = 3;
 
 pub(super) struct Connection {
     reader: SocketReader,
@@ -39,6 +45,15 @@ pub(super) struct Connection {
     stop: watch::Receiver<bool>,
     /// The client sends nothing more.
     has_ended: bool,
+}
+
+/// Makes the system end a connection that has been idle for this time and of which the other end does not answer.
+fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+    Ok(())
 }
 
 /// End of a connection.
@@ -58,8 +73,9 @@ impl Connection {
         client: Arc<Client>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        // A refusal costs only latency.
+        // A refusal costs only latency, and the place of a client that is gone.
         let _ = socket::tcp(&socket).set_nodelay(true);
+        let _ = keep_alive(socket::tcp(&socket));
         let name = rights.client().map(ClientName::as_str);
         let memory = ConnectionMemory::of_client(&redis.memory, WINDOW_BYTES_MAX, name);
         let (reader, writer) = socket::into_halves(socket);
@@ -324,5 +340,20 @@ impl Connection {
             Ok(())
         };
         timeout(LINGER, dropping).await.unwrap_or(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
+
+    #[tokio::test]
+    async fn the_system_asks_whether_the_other_end_is_there() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        keep_alive(&stream).unwrap();
+        assert!(sockopt::socket_keepalive(&stream).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
     }
 }

@@ -1,12 +1,13 @@
 //! What the server states about itself: HELLO, INFO, CONFIG, COMMAND, LASTSAVE.
 
+use super::connection::KEEPALIVE_IDLE;
 use super::refusals::shown;
 use super::state::ConnectionState;
 use bytes::Bytes;
 use std::fmt::Write;
 use std::sync::atomic::Ordering::Relaxed;
 use stele_redis::table::{CommandSpec, FLAG_NAMES, WRITE};
-use stele_redis::{BULK_BYTES_MAX, Protocol, Reply};
+use stele_redis::{BULK_BYTES_MAX, Protocol, RecordedScript, Reply, ScriptError};
 
 /// Version of Redis with the behaviour that clients find. Some compare it.
 const REDIS_VERSION: &str = "7.2.0";
@@ -37,7 +38,24 @@ pub(super) fn answer(state: &ConnectionState, name: &'static str, arguments: &[B
         "lastsave" => Reply::count(state.redis.clock.unix_seconds()),
         "config" => config(state, arguments),
         "command" => command(arguments),
+        "script" => script(arguments),
         other => Reply::error(format!("ERR '{other}' is not executed here")),
+    }
+}
+
+/// SCRIPT: what is known does not change, so there is nothing to load and nothing to flush.
+fn script(arguments: &[Bytes]) -> Reply {
+    let words = arguments.get(2..).unwrap_or_default();
+    let is_known = |sha1: &Bytes| RecordedScript::of_sha1(sha1).is_some();
+    match arguments.get(1).map(|word| word.to_ascii_lowercase()).as_deref() {
+        Some(b"exists") => {
+            Reply::Array(words.iter().map(|it| Reply::Integer(i64::from(is_known(it)))).collect())
+        }
+        Some(b"load") => match words.first().and_then(|text| RecordedScript::of_text(text)) {
+            Some(script) => Reply::Bulk(Bytes::from_static(script.sha1.as_bytes())),
+            None => Reply::error(ScriptError::UnknownText.to_string()),
+        },
+        _ => Reply::OK,
     }
 }
 
@@ -153,7 +171,7 @@ fn settings(state: &ConnectionState) -> Vec<(&'static str, String)> {
         ("port", state.redis.port.load(Relaxed).to_string()),
         ("proto-max-bulk-len", BULK_BYTES_MAX.to_string()),
         ("save", String::new()),
-        ("tcp-keepalive", word("0")),
+        ("tcp-keepalive", KEEPALIVE_IDLE.as_secs().to_string()),
         ("timeout", word("0")),
     ]
 }

@@ -26,13 +26,18 @@ mod input;
 mod listener;
 mod pipeline;
 mod refusals;
+mod scans;
 mod state;
+mod sweeper;
 #[cfg(test)]
 mod tests;
 mod transaction;
+mod transactions;
 
 pub(crate) use cluster::ClusterExecutor;
 pub(crate) use listener::{RedisPort, serve};
+pub(crate) use scans::ScanCursors;
+pub(crate) use sweeper::{SweepTotals, run as sweep};
 
 use crate::memory::{Exceeded, RequestMemory};
 use bytes::Bytes;
@@ -51,7 +56,7 @@ const BATCH_BYTES_MAX: usize = 64 << 10;
 pub(crate) type Executing<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, RedisFailure>> + Send + 'a>>;
 
-/// Executes commands on the leader of the region that has their keys.
+/// Executes commands on the leaders of the regions that have their keys.
 pub(crate) trait Execute: Send + Sync + 'static {
     /// Returns the region of each engine key, as this node knows it now.
     fn regions<'a>(&'a self, header_keys: &'a [Bytes]) -> Executing<'a, Vec<RegionId>>;
@@ -59,7 +64,8 @@ pub(crate) trait Execute: Send + Sync + 'static {
     /// Executes the requests in order as one atomic change, or as one read. Returns their encoded replies in
     /// order; of a transaction one array of them, or a null array if a watched name has changed.
     ///
-    /// Fails with [`RedisFailure::SeveralRegions`] if the region was split meanwhile. Only
+    /// Keys of several regions are changed together, too. Fails with [`RedisFailure::SeveralRegions`] if the
+    /// region of a batch was split meanwhile. Only
     /// [`RedisFailure::Undetermined`] may have an effect.
     fn run<'a>(&'a self, batch: &'a RedisBatch) -> Executing<'a, Bytes>;
 
@@ -78,7 +84,7 @@ pub(crate) struct RedisBatch {
     pub requests: Vec<Request>,
     /// Version of the protocol of the replies.
     pub protocol: Protocol,
-    /// Region of all keys; `None` without keys.
+    /// Region of all keys; `None` without keys, and for keys of several regions.
     pub region: Option<RegionId>,
     /// Watched names of EXEC; `None` outside a transaction.
     pub transaction: Option<Vec<Watched>>,
@@ -115,6 +121,9 @@ pub(crate) enum RedisFailure {
         "'t"
     )]
     SeveralRegions,
+    /// It had no effect, because a collection is too large to be changed together with keys of other regions.
+    #[error("CROSSSLOT {0}; give all names the same {{tag}}")]
+    TooManyMembers(String),
     /// It can never succeed in this form.
     #[error("ERR {0}")]
     Invalid(String),

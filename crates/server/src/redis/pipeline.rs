@@ -32,8 +32,6 @@ pub(super) enum Part {
     Batch(RedisBatch),
     /// A request that is executed region by region.
     Divided(Request, Vec<RegionId>),
-    /// A request with keys of several regions that cannot be divided.
-    Crossing,
 }
 
 /// Encoded replies, with the memory that is charged for them until they are written.
@@ -83,16 +81,14 @@ impl Runner {
         }
     }
 
-    /// Returns the region of all keys; `None` without keys.
+    /// Returns the region of all keys; `None` without keys, and for keys of several regions.
     pub(super) async fn only_region(
         &self,
         keys: &[Bytes],
     ) -> Result<Option<RegionId>, RedisFailure> {
         let regions = self.regions(keys).await?;
-        match regions.iter().any(|region| Some(region) != regions.first()) {
-            true => Err(RedisFailure::SeveralRegions),
-            false => Ok(regions.first().copied()),
-        }
+        let is_only = regions.iter().all(|region| Some(region) == regions.first());
+        Ok(regions.first().copied().filter(|_| is_only))
     }
 
     async fn regions(&self, keys: &[Bytes]) -> Result<Vec<RegionId>, RedisFailure> {
@@ -162,7 +158,7 @@ impl Runner {
                 parts.extend(batch.end(self));
                 parts.push_back(match is_divided {
                     true => Part::Divided(request, regions),
-                    false => Part::Crossing,
+                    false => Part::Batch(self.batch(None, vec![request])),
                 });
                 continue;
             }
@@ -180,7 +176,6 @@ impl Runner {
     pub(super) async fn next(&self, parts: &mut VecDeque<Part>, tries: &mut usize) -> Charged {
         while let Some(part) = parts.pop_front() {
             let (batch, failure) = match part {
-                Part::Crossing => return self.error(RedisFailure::SeveralRegions, 1),
                 Part::Divided(request, regions) => {
                     let divided = self.divided(&request, regions).await;
                     return divided.unwrap_or_else(|failure| self.error(failure, 1));
@@ -194,7 +189,9 @@ impl Runner {
             let commands = requests.len();
             *tries += 1;
             let smaller = match &failure {
-                RedisFailure::SeveralRegions if *tries < TRIES => self.plan(requests).await.ok(),
+                RedisFailure::SeveralRegions if batch.region.is_some() && *tries < TRIES => {
+                    self.plan(requests).await.ok()
+                }
                 // Reads have no effect, so that they may be executed again.
                 RedisFailure::Memory(_) if commands > 1 && are_reads(&requests) => {
                     Some(self.halves(batch.region, requests))

@@ -14,7 +14,7 @@ pub(super) fn shown(word: &[u8]) -> String {
 }
 
 /// Subcommands by command, each with its number of arguments; a negative one is the least.
-const SUBCOMMANDS: [(&str, &[(&str, i8)]); 4] = [
+const SUBCOMMANDS: [(&str, &[(&str, i8)]); 5] = [
     (
         "client",
         &[
@@ -34,6 +34,7 @@ const SUBCOMMANDS: [(&str, &[(&str, i8)]); 4] = [
     ("command", &[("count", 2), ("docs", -2), ("getkeys", -3), ("info", -2), ("list", -2)]),
     ("config", &[("get", -3), ("resetstat", 2), ("set", -4)]),
     ("function", &[("flush", -2)]),
+    ("script", &[("exists", -3), ("flush", -2), ("load", 3)]),
 ];
 
 /// Returns the error of a subcommand that is unknown, or has another number of arguments.
@@ -64,8 +65,7 @@ const STREAMS: &str =
     "Streams are not built: the log of the store can be followed by `stele watch`";
 const PUBLISH: &str =
     "Publish and subscribe are not built: changes can be followed by `stele watch`";
-const SCRIPTS: &str =
-    "Scripts are not built: use MULTI with WATCH, or SET with NX, XX, GET or IFEQ";
+const SCRIPTS: &str = "Functions and read-only scripts are not built: use MULTI with WATCH, or SET with NX, XX, GET or IFEQ";
 const BITS: &str = "Bits of strings are not built: use a set of numbers";
 const GEO: &str = "Geographic indexes are not built";
 const SKETCHES: &str = "Estimates of sets are not built: use SADD and SCARD";
@@ -182,7 +182,7 @@ const NOT_BUILT: [(&str, &[&str]); 12] = [
             "monitor",
         ],
     ),
-    (SCRIPTS, &["eval", "eval_ro", "evalsha", "evalsha_ro", "script", "fcall", "fcall_ro"]),
+    (SCRIPTS, &["eval_ro", "evalsha_ro", "fcall", "fcall_ro"]),
     (BITS, &["getbit", "setbit", "bitcount", "bitpos", "bitop", "bitfield", "bitfield_ro"]),
     (
         GEO,

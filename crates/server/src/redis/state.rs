@@ -10,7 +10,9 @@ use bytes::Bytes;
 use std::sync::Arc;
 use stele_placement::Permissions;
 use stele_redis::table::{NO_AUTH, READ_ONLY};
-use stele_redis::{Protocol, Reply, Request, RequestError, parse_i64};
+use stele_redis::{
+    Literal, Protocol, Reply, Request, RequestError, ScanRequest, parse_i64, pattern_of,
+};
 use stele_types::{KeyRange, redis_key};
 
 /// What must be done with a request.
@@ -133,7 +135,8 @@ impl ConnectionState {
         let (spec, arguments) = (request.spec(), request.arguments());
         let wanted = wanted(request);
         let checked = match is_alone(spec.name) && spec.first_key == 0 {
-            true => standing.check_range(wanted, &KeyRange::all()),
+            // bug server.scans_unpermitted: `standing.check_range(wanted, &names_of(request))` is `Ok(())`
+            true => standing.check_range(wanted, &names_of(request)),
             false => standing.check_keys(wanted, spec.keys(arguments).map(|name| &name[..])),
         };
         checked.map_err(|reason| {
@@ -341,6 +344,26 @@ fn is_alone(name: &str) -> bool {
     const ALONE: [&str; 8] =
         ["scan", "keys", "dbsize", "randomkey", "flushdb", "flushall", "hscan", "sscan"];
     ALONE.contains(&name)
+}
+
+/// Returns the range of all names that a command of a whole key space may return or change.
+///
+/// Invariant: a caller with the keys of a prefix sees no other name: its pattern begins with the prefix.
+/// Test: `a_caller_of_a_prefix_scans_names_of_the_prefix_alone`.
+fn names_of(request: &Request) -> KeyRange {
+    let pattern = match request.spec().name {
+        "scan" => ScanRequest::parse(request).ok().and_then(|scan| scan.pattern),
+        "keys" => {
+            let pattern = request.arguments().get(1).map(pattern_of);
+            pattern.and_then(Result::ok).flatten()
+        }
+        _ => None,
+    };
+    match pattern.map(|pattern| pattern.literal()) {
+        Some(Literal { bytes, is_whole: true }) => KeyRange::of_key(bytes),
+        Some(Literal { bytes, .. }) if !bytes.is_empty() => KeyRange::prefix(&bytes),
+        _ => KeyRange::all(),
+    }
 }
 
 /// Returns the rights that a request needs for its names. Commands that return nothing of what was there need

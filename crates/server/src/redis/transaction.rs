@@ -221,7 +221,14 @@ pub(super) async fn exec(
         let runner = Runner::of(state, memory);
         let region = runner.only_region(&keys).await?;
         let batch = runner.batch(region, plan.requests.clone());
-        runner.run(&RedisBatch { transaction: Some(queue.watched), ..batch }).await?
+        let batch = RedisBatch { transaction: Some(queue.watched), ..batch };
+        match runner.run(&batch).await {
+            // The region was split meanwhile.
+            Err(RedisFailure::SeveralRegions) if region.is_some() => {
+                runner.run(&RedisBatch { region: None, ..batch }).await?
+            }
+            ran => ran?,
+        }
     };
     let joined = plan.joined(state, replies.replies.clone())?;
     let replies = replies.with(joined);

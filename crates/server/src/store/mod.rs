@@ -12,6 +12,7 @@ pub use space_watch::full_text;
 pub use threads::StageWork;
 
 use crate::load::LoadSamples;
+use crate::redis::SweepTotals;
 use crate::tasks::Thread;
 use parking_lot::Mutex;
 use sample::Latest;
@@ -65,6 +66,7 @@ pub struct StoreHandle<E: StorageEngine = Engine> {
     region_changes: Arc<Latest<Changes>>,
     running: Arc<AtomicBool>,
     writers: Arc<SlowWriters>,
+    swept: SweepTotals,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -132,6 +134,7 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
             region_changes: Arc::default(),
             running,
             writers,
+            swept: SweepTotals::default(),
             threads: Mutex::new(threads),
         }))
     }
@@ -159,6 +162,11 @@ impl<E: StorageEngine + 'static> StoreHandle<E> {
     /// Returns the clock that measures leases.
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
+    }
+
+    /// Returns what the sweeper of Redis keys has done.
+    pub(crate) fn swept(&self) -> &SweepTotals {
+        &self.swept
     }
 
     /// Returns the sample of requested keys.

@@ -424,6 +424,7 @@ mod tests {
     use super::*;
     use crate::memory::{Class, ConnectionMemory, NodeMemory};
     use crate::observe::{Metrics, SlowLog};
+    use crate::redis::ScanCursors;
     use crate::stores::Stores;
     use std::time::Duration;
     use stele_types::ClusterId;
@@ -432,7 +433,8 @@ mod tests {
     fn service() -> TikvService {
         let (_, stop) = tokio::sync::watch::channel(false);
         let metrics = Arc::new(Metrics::new(SlowLog::new(0)));
-        TikvService::new(Arc::new(Stores::new(1)), ClusterId(1), metrics, stop)
+        let cursors = Arc::new(ScanCursors::new(1));
+        TikvService::new(Arc::new(Stores::new(1)), ClusterId(1), metrics, cursors, stop)
     }
 
     fn work(answers: Answers) -> Arc<Work> {

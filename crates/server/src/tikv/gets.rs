@@ -12,7 +12,7 @@ use stele_proto::kvrpcpb::{
     KvPair, RawBatchGetRequest, RawBatchGetResponse, RawGetKeyTtlRequest, RawGetKeyTtlResponse,
     RawGetRequest, RawGetResponse,
 };
-use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse};
+use stele_proto::stele::kv::v1::{ExistRequest, ExistResponse, GetPairRequest, GetPairResponse};
 use stele_storage::{
     Admitted, Cached, CachedGet, EngineView, GotAdmitted, Pair, PairMeta, PendingGet,
 };
@@ -54,6 +54,28 @@ pub(super) async fn ttl(
     };
     let not_found = meta.is_none();
     Ok(RawGetKeyTtlResponse { ttl, not_found, ..RawGetKeyTtlResponse::default() })
+}
+
+/// `GetPair`: returns the value with the seconds left.
+pub(super) async fn get_pair(
+    target: &Target,
+    request: &GetPairRequest,
+    memory: &Memory,
+) -> Result<GetPairResponse, Failure> {
+    let key = target.engine_key(&request.cf, &request.key)?;
+    let view = view(target).await?;
+    let pair = live_pair(target, view, key, memory).await?;
+    target.reader.note_returned(1, pair.as_ref().map_or(0, bytes_of));
+    let now_s = target.store.clock().unix_seconds();
+    let Some(pair) = pair else {
+        return Ok(GetPairResponse { not_found: true, ..GetPairResponse::default() });
+    };
+    let ttl = match pair.expires_at_s {
+        0 => 0,
+        // It was live when it was found.
+        at => at.saturating_sub(now_s).max(1),
+    };
+    Ok(GetPairResponse { value: pair.value, ttl, ..GetPairResponse::default() })
 }
 
 /// Keys of one request that are searched in memory on the request thread, which has other work.
@@ -175,7 +197,7 @@ pub(super) async fn exist(
 }
 
 /// Returns the live pair of a key, with its memory charged.
-async fn live_pair(
+pub(super) async fn live_pair(
     target: &Target,
     view: Arc<View>,
     key: Bytes,

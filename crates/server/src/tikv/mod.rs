@@ -2,6 +2,7 @@
 
 mod batch_commands;
 mod checks;
+mod conditional;
 mod copy;
 mod errors;
 mod follow;
@@ -13,10 +14,13 @@ mod permissions;
 mod permissions_tests;
 mod reads;
 mod redis;
+mod redis_names;
+mod redis_steps;
 mod streams;
 mod wire;
 mod writes;
 
+pub(crate) use conditional::ValueDigest;
 pub use errors::Failure;
 pub(crate) use redis::SEVERAL_REGIONS;
 
@@ -24,6 +28,7 @@ use crate::access::Standing;
 use crate::memory::{Held, RequestMemory};
 use crate::observe::{Kind, Metrics, Outcome};
 use crate::port::{MESSAGE_BYTES_MAX, OWN_CALLS};
+use crate::redis::ScanCursors;
 use crate::stores::Stores;
 use axum::Router;
 use axum::extract::{Request, State};
@@ -38,11 +43,14 @@ use std::time::{Duration, Instant};
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    CopyRequest, ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, WriteRequest,
-    WriteResponse,
+    CopyRequest, ExistRequest, ExistResponse, FollowRequest, GetPairRequest, GetPairResponse,
+    ModifyInSessionRequest, ModifyRequest, ModifyResponse, PutInSessionRequest, ReadIndexRequest,
+    ReadIndexResponse, WriteIfRequest, WriteIfResponse, WriteRequest, WriteResponse,
 };
-use stele_proto::stele::redis::v1::{RunRequest, RunResponse};
+use stele_proto::stele::redis::v1::{
+    ClearRequest, ClearResponse, CursorRequest, CursorResponse, ListRequest, ListResponse,
+    MembersRequest, MembersResponse, RunRequest, RunResponse, StepRequest, StepResponse,
+};
 use stele_replica::StageNanos;
 use stele_types::{ClusterId, Error, Level, RegionId};
 use streams::StreamCall;
@@ -57,6 +65,7 @@ pub(crate) struct TikvService {
     stores: Arc<Stores>,
     cluster: ClusterId,
     metrics: Arc<Metrics>,
+    cursors: Arc<ScanCursors>,
     /// Turns true when the node stops.
     stop: watch::Receiver<bool>,
 }
@@ -70,9 +79,10 @@ impl TikvService {
         stores: Arc<Stores>,
         cluster: ClusterId,
         metrics: Arc<Metrics>,
+        cursors: Arc<ScanCursors>,
         stop: watch::Receiver<bool>,
     ) -> Self {
-        Self { stores, cluster, metrics, stop }
+        Self { stores, cluster, metrics, cursors, stop }
     }
 
     pub(crate) fn routes(self) -> Router {
@@ -185,11 +195,49 @@ impl TikvService {
         self.change(request, memory, Kind::BatchPut, modifications::put_in_session).await
     }
 
+    async fn write_if(&self, request: &WriteIfRequest, memory: &Memory) -> WriteIfResponse {
+        self.change(request, memory, Kind::Cas, conditional::write_if).await
+    }
+
     /// `stele.redis.v1.Redis/Run`.
     async fn run_commands(&self, request: &RunRequest, memory: &Memory) -> RunResponse {
         match self.may_use(Level::REDIS, "Redis keys") {
             Ok(()) => self.change(request, memory, Kind::Redis, redis::run).await,
             Err(failure) => RunRequest::failed(failure),
+        }
+    }
+
+    /// Executes a read of Redis keys.
+    async fn read_redis<Q: Call>(
+        &self,
+        request: &Q,
+        memory: &Memory,
+        work: impl AsyncFn(&Target, &Q, &Memory) -> Result<Q::Answer, Failure>,
+    ) -> Q::Answer {
+        match self.may_use(Level::REDIS, "Redis keys") {
+            Ok(()) => self.read(request, memory, Kind::Redis, work).await,
+            Err(failure) => Q::failed(failure),
+        }
+    }
+
+    async fn clear_redis(&self, request: &ClearRequest, memory: &Memory) -> ClearResponse {
+        match self.may_use(Level::REDIS, "Redis keys") {
+            Ok(()) => self.write(request, memory, Kind::Redis, redis_names::clear).await,
+            Err(failure) => ClearRequest::failed(failure),
+        }
+    }
+
+    /// `stele.redis.v1.Redis/Cursor`.
+    async fn cursor(&self, request: &CursorRequest, _: &Memory) -> CursorResponse {
+        let place = self.cursors.place(request.cursor);
+        CursorResponse { place, ..CursorResponse::default() }
+    }
+
+    /// `stele.redis.v1.Redis/Step`.
+    async fn run_step(&self, request: &StepRequest, memory: &Memory) -> StepResponse {
+        match self.may_use(Level::REDIS, "Redis keys") {
+            Ok(()) => self.change(request, memory, Kind::Redis, redis_steps::step).await,
+            Err(failure) => StepRequest::failed(failure),
         }
     }
 
@@ -302,7 +350,15 @@ unary! {
         = write(Kind::Write, writes::write);
     "/stele.kv.v1.Kv/ReadIndex": ReadIndexRequest -> ReadIndexResponse
         = read(Kind::ReadIndex, reads::read_index);
+    "/stele.kv.v1.Kv/GetPair": GetPairRequest -> GetPairResponse = read(Kind::Get, gets::get_pair);
+    "/stele.kv.v1.Kv/WriteIf": WriteIfRequest -> WriteIfResponse = write_if();
     "/stele.redis.v1.Redis/Run": RunRequest -> RunResponse = run_commands();
+    "/stele.redis.v1.Redis/List": ListRequest -> ListResponse = read_redis(redis_names::list);
+    "/stele.redis.v1.Redis/Members": MembersRequest -> MembersResponse
+        = read_redis(redis_names::members);
+    "/stele.redis.v1.Redis/Clear": ClearRequest -> ClearResponse = clear_redis();
+    "/stele.redis.v1.Redis/Cursor": CursorRequest -> CursorResponse = cursor();
+    "/stele.redis.v1.Redis/Step": StepRequest -> StepResponse = run_step();
 }
 
 /// Returns why a call is not executed for its caller.

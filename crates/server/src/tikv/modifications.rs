@@ -212,7 +212,7 @@ enum Decided {
     },
 }
 
-fn new_pair(target: &Target, value: &Bytes, ttl_s: u64) -> Result<NewPair, Failure> {
+pub(super) fn new_pair(target: &Target, value: &Bytes, ttl_s: u64) -> Result<NewPair, Failure> {
     check_value(value)?;
     Ok(NewPair::Put { value: value.clone(), expires_at_s: expiry(target, ttl_s) })
 }

@@ -9,11 +9,14 @@ use stele_placement::Permissions;
 use stele_proto::ScanResponse;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    CopyRequest, ExistRequest, ExistResponse, FollowRequest, ModifyInSessionRequest, ModifyRequest,
-    ModifyResponse, PutInSessionRequest, ReadIndexRequest, ReadIndexResponse, WriteRequest,
-    WriteResponse,
+    CopyRequest, ExistRequest, ExistResponse, FollowRequest, GetPairRequest, GetPairResponse,
+    ModifyInSessionRequest, ModifyRequest, ModifyResponse, PutInSessionRequest, ReadIndexRequest,
+    ReadIndexResponse, WriteIfRequest, WriteIfResponse, WriteRequest, WriteResponse,
 };
-use stele_proto::stele::redis::v1::{RunRequest, RunResponse};
+use stele_proto::stele::redis::v1::{
+    ClearRequest, ClearResponse, CursorRequest, CursorResponse, ListRequest, ListResponse,
+    MembersRequest, MembersResponse, RunRequest, RunResponse, StepRequest, StepResponse,
+};
 use stele_types::KeyRange;
 
 /// A call of keys.
@@ -44,6 +47,7 @@ macro_rules! of_keys {
 of_keys! {
     READ RawGetRequest: |it| std::iter::once(&it.key);
     READ RawGetKeyTtlRequest: |it| std::iter::once(&it.key);
+    READ GetPairRequest: |it| std::iter::once(&it.key);
     READ RawBatchGetRequest: |it| it.keys.iter();
     READ ExistRequest: |it| it.keys.iter();
     READ ReadIndexRequest: |_it| std::iter::empty::<&Bytes>();
@@ -55,15 +59,22 @@ of_keys! {
     WRITE WriteRequest: |it| it.writes.iter().map(|write| &write.key);
     BOTH RawCasRequest: |it| std::iter::once(&it.key);
     BOTH ModifyRequest: |it| std::iter::once(&it.key);
+    BOTH WriteIfRequest: |it| std::iter::once(&it.key);
     BOTH ModifyInSessionRequest: |it| it.modification.iter().map(|it| &it.key);
 }
 
-impl Permitted for RunRequest {
-    /// The node that calls has checked the names by the rights of its client.
-    fn permitted(&self, _: &Standing) -> Result<(), Failure> {
-        Ok(())
-    }
+macro_rules! of_nodes {
+    ($($request:ident)*) => {
+        $(impl Permitted for $request {
+            /// The node that calls has checked the names by the rights of its client.
+            fn permitted(&self, _: &Standing) -> Result<(), Failure> {
+                Ok(())
+            }
+        })*
+    };
 }
+
+of_nodes! { RunRequest StepRequest ListRequest MembersRequest ClearRequest CursorRequest }
 
 macro_rules! of_ranges {
     ($($wanted:ident $request:ident: |$it:ident| $ranges:expr;)*) => {
@@ -128,5 +139,6 @@ macro_rules! denied_by_error {
 
 denied_by_error! {
     RawBatchGetResponse ScanResponse RawDeleteRangeResponse
-    ExistResponse ModifyResponse ReadIndexResponse RunResponse WriteResponse
+    ExistResponse GetPairResponse ModifyResponse ReadIndexResponse RunResponse StepResponse WriteIfResponse WriteResponse
+    ListResponse MembersResponse ClearResponse CursorResponse
 }

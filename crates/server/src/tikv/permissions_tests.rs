@@ -6,6 +6,7 @@ use crate::access::{LiveRules, Principal, Rights, Rules};
 use crate::memory::{Accounted, ConnectionMemory, NodeMemory};
 use crate::observe::{Metrics, SlowLog};
 use crate::port::PortOptions;
+use crate::redis::ScanCursors;
 use crate::stores::Stores;
 use axum::body::{Body, HttpBody};
 use axum::http::Request;
@@ -20,8 +21,9 @@ use stele_placement::{Grant, GrantLimits, Grants, Permissions};
 use stele_proto::Method;
 use stele_proto::kvrpcpb::*;
 use stele_proto::stele::kv::v1::{
-    CopyRequest, ExistRequest, FollowRequest, KeyWrite, ModifyInSessionRequest, ModifyRequest,
-    NumberedPut, PutInSessionRequest, ReadIndexRequest, WriteRequest,
+    CopyRequest, ExistRequest, FollowRequest, GetPairRequest, KeyWrite, ModifyInSessionRequest,
+    ModifyRequest, NumberedPut, PutInSessionRequest, ReadIndexRequest, WriteIfRequest,
+    WriteRequest,
 };
 use stele_proto::tikvpb::BatchCommandsRequest;
 use stele_proto::tikvpb::batch_commands_request::Request as Command;
@@ -33,6 +35,7 @@ use tower::Service;
 const READ: Permissions = Permissions::READ;
 const WRITE: Permissions = Permissions::WRITE;
 const BOTH: Permissions = Permissions::READ_WRITE;
+const SCAN: &str = "/tikvpb.Tikv/RawScan";
 const BATCH: &str = "/tikvpb.Tikv/BatchCommands";
 const READ_INDEX: &str = "/stele.kv.v1.Kv/ReadIndex";
 const MODIFY_IN_SESSION: &str = "/stele.kv.v1.Kv/ModifyInSession";
@@ -41,7 +44,8 @@ const PUT_IN_SESSION: &str = "/stele.kv.v1.Kv/PutInSession";
 fn service() -> TikvService {
     let (_, stop) = tokio::sync::watch::channel(false);
     let metrics = Arc::new(Metrics::new(SlowLog::new(0)));
-    TikvService::new(Arc::new(Stores::new(1)), ClusterId(1), metrics, stop)
+    let cursors = Arc::new(ScanCursors::new(1));
+    TikvService::new(Arc::new(Stores::new(1)), ClusterId(1), metrics, cursors, stop)
 }
 
 fn rules(permissions: Permissions) -> Arc<LiveRules> {
@@ -101,14 +105,20 @@ fn numbered(keys: &[Bytes]) -> Vec<NumberedPut> {
     keys.iter().map(put).collect()
 }
 
+fn pair(key: &Bytes) -> KvPair {
+    KvPair { key: key.clone(), ..KvPair::default() }
+}
+
+fn deleted(key: &Bytes) -> KeyWrite {
+    KeyWrite { key: key.clone(), put: None }
+}
+
 /// All calls of a message each, with the rights that they need: of the key, or from it to the other one.
 fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> {
     let key = key.clone();
     let change = Some(ModifyRequest { key: key.clone(), ..Default::default() });
     let keys = vec![Bytes::from_static(b"a/0"), key.clone()];
-    let pair = |key: &Bytes| KvPair { key: key.clone(), ..KvPair::default() };
-    let pairs = keys.iter().map(pair).collect();
-    let writes = keys.iter().map(|key| KeyWrite { key: key.clone(), put: None }).collect();
+    let (pairs, writes) = (keys.iter().map(pair).collect(), keys.iter().map(deleted).collect());
     macro_rules! call {
         ($rights:expr, $name:expr, $request:ident { $($field:ident: $value:expr),* }) => {
             ($name, $request { $($field: $value,)* ..$request::default() }.encode_to_vec(), $rights)
@@ -123,7 +133,7 @@ fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> 
         call!(WRITE, "/tikvpb.Tikv/RawBatchDelete", RawBatchDeleteRequest { keys: keys.clone() }),
         call!(
             READ,
-            "/tikvpb.Tikv/RawScan",
+            SCAN,
             RawScanRequest { start_key: key.clone(), end_key: end.clone(), limit: 1 }
         ),
         call!(
@@ -169,6 +179,8 @@ fn calls(key: &Bytes, end: &Bytes) -> Vec<(&'static str, Vec<u8>, Permissions)> 
         ),
         call!(WRITE, "/stele.kv.v1.Kv/Write", WriteRequest { writes: writes }),
         call!(READ, READ_INDEX, ReadIndexRequest {}),
+        call!(READ, "/stele.kv.v1.Kv/GetPair", GetPairRequest { key: key.clone() }),
+        call!(BOTH, "/stele.kv.v1.Kv/WriteIf", WriteIfRequest { key: key.clone() }),
     ]
 }
 

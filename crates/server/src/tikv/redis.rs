@@ -12,11 +12,12 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use stele_proto::stele::redis::v1::{RunRequest, RunResponse, WatchedName};
 use stele_redis::table::READ_ONLY;
+use stele_redis::transaction::MetIntent;
 use stele_redis::{
     Members, MembersNeed, Needs, ProgramAnswer, Protocol, RedisProgram, Request, Watched,
 };
 use stele_replica::{Done, Modified, Reply, Run, StageNanos};
-use stele_storage::{CachedGet, EngineView, Pages, Pairs, PendingGet};
+use stele_storage::{CachedGet, EngineView, Pages, Pairs, PendingGet, Program};
 use stele_types::{KeyRange, redis_key};
 
 /// Tries of a change that needs whole collections, which may change while they are read.
@@ -57,6 +58,7 @@ async fn change(
             Some(ProgramAnswer::Replies(replies)) => {
                 return Ok((RunResponse { replies, ..RunResponse::default() }, stages));
             }
+            Some(ProgramAnswer::Meets(met)) => return Ok((meets(&met), stages)),
             Some(ProgramAnswer::NeedsMembers(needs)) => {
                 let view = view(target).await?;
                 members = read_members(target, &view, needs, memory).await?;
@@ -86,6 +88,9 @@ async fn read(
                 target.reader.note_returned(pairs.len() as u64, bytes);
                 return Ok(response);
             }
+            Err(needs) if needs.keys.is_empty() && !needs.intents.is_empty() => {
+                return Ok(meets(&needs.intents.into_iter().collect::<Vec<_>>()));
+            }
             Err(needs) => {
                 read_keys(target, &view, needs.keys.into_iter().collect(), &mut pairs, memory)
                     .await?;
@@ -97,10 +102,15 @@ async fn read(
     Err(Failure::Final("the commands read further pairs again and again".to_owned()))
 }
 
+/// Returns the response to commands that have met intents.
+fn meets(met: &[MetIntent]) -> RunResponse {
+    RunResponse { met: MetIntent::encode_all(met), ..RunResponse::default() }
+}
+
 /// Proposes a program. Returns its answer.
-async fn decided(
+pub(super) async fn decided(
     target: &Target,
-    program: RedisProgram,
+    program: impl Program + 'static,
     memory: &Memory,
 ) -> Result<(Bytes, StageNanos), Failure> {
     let clock = target.store.clock();
@@ -146,16 +156,8 @@ impl Commands {
         let watched = watched.collect::<Result<Vec<_>, Failure>>()?;
         let of_watched = watched.iter().map(|watched| watched.header_key.clone());
         let keys = requests.iter().flat_map(Request::header_keys).chain(of_watched);
-        for (place, key) in keys.enumerate() {
-            match check_name(target, &key) {
-                Ok(()) => {}
-                // The caller routes by the first one.
-                Err(outside) if place == 0 => return Err(outside),
-                Err(_) => {
-                    let error = SEVERAL_REGIONS.to_owned();
-                    return Ok(Err(RunResponse { error, ..RunResponse::default() }));
-                }
-            }
+        if let Err(error) = check_names(target, keys)? {
+            return Ok(Err(RunResponse { error, ..RunResponse::default() }));
         }
         let (seed, is_transaction) = (request.seed, request.is_transaction);
         Ok(Ok(Self { requests, protocol, seed, is_transaction, watched }))
@@ -202,6 +204,13 @@ impl Commands {
         }
         let mut out = BytesMut::new();
         replies.iter().for_each(|reply| reply.encode(self.protocol, &mut out));
+        let of_watched = self.watched.iter().map(|it| &it.header_key);
+        let intent = |key: &Bytes| MetIntent::of_pair(key, pairs.get(key).and_then(Option::as_ref));
+        let intents = of_watched.filter_map(intent).collect();
+        let needs = Needs { intents, ..Needs::default() };
+        if !needs.is_empty() {
+            return Ok(Err(needs));
+        }
         let found = self.watched.iter().map(|watched| {
             let key = watched.header_key.clone();
             let pair = pairs.get(&key).and_then(Option::as_ref);
@@ -214,7 +223,7 @@ impl Commands {
     }
 }
 
-fn database(number: u32) -> Result<u8, Failure> {
+pub(super) fn database(number: u32) -> Result<u8, Failure> {
     let known = u8::try_from(number).ok().filter(|number| *number < redis_key::DATABASES);
     known.ok_or_else(|| Failure::Invalid(format!("there is no database {number}")))
 }
@@ -222,8 +231,24 @@ fn database(number: u32) -> Result<u8, Failure> {
 /// Error of commands on names of several regions. The node that called knows it by this text.
 pub(crate) const SEVERAL_REGIONS: &str = "the names of the commands lie in several regions";
 
-/// Checks that all pairs of a name lie in the region.
-fn check_name(target: &Target, header_key: &Bytes) -> Result<(), Failure> {
+/// Checks that all pairs of names lie in the region. An inner error is the final answer to the caller, which
+/// routes by the first name.
+pub(super) fn check_names(
+    target: &Target,
+    engine_keys: impl Iterator<Item = Bytes>,
+) -> Result<Result<(), String>, Failure> {
+    for (place, key) in engine_keys.enumerate() {
+        match check_name(target, &key) {
+            Ok(()) => {}
+            Err(outside) if place == 0 => return Err(outside),
+            Err(_) => return Ok(Err(SEVERAL_REGIONS.to_owned())),
+        }
+    }
+    Ok(Ok(()))
+}
+
+/// Checks that all pairs of the name of an engine key lie in the region.
+pub(super) fn check_name(target: &Target, header_key: &Bytes) -> Result<(), Failure> {
     let user_key = header_key.slice(1..);
     target.check_key(&user_key)?;
     let group = KeyRange::prefix(&redis_key::border(&user_key));
@@ -272,7 +297,7 @@ async fn read_keys(
 }
 
 /// Returns all members of collections, as the view has them.
-async fn read_members(
+pub(super) async fn read_members(
     target: &Target,
     view: &Arc<View>,
     needs: Vec<MembersNeed>,

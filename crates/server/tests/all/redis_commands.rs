@@ -1,12 +1,12 @@
 //! Redis commands between nodes: their execution on the leader of a region, against a whole node.
 
-use crate::common::{LIMIT, config, start};
+use crate::common::{LIMIT, config, start, until};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_client::redis_messages::{Command, RunRequest, RunResponse, WatchedName};
-use stele_client::{Client, Options, PutPair};
+use stele_client::{Client, Options, PutPair, ScanOptions};
 use stele_server::node::Node;
-use stele_types::{ColumnFamily, Error, RegionId, redis_key};
+use stele_types::{ColumnFamily, Error, KeyRange, RegionId, redis_key};
 
 struct Served {
     node: Node,
@@ -148,12 +148,74 @@ async fn only_redis_commands_write_the_family_of_their_keys() {
         raw.put_if_absent(key.clone(), "x").await.map(drop),
         raw.batch_put(vec![PutPair::new(key.clone(), "x")]).await,
         raw.batch_delete(vec![key.clone()]).await,
-        raw.delete_range(stele_types::KeyRange::of_key(key)).await,
+        raw.delete_range(KeyRange::of_key(key)).await,
     ];
     for refused in refusals {
         let text = refused.unwrap_err().to_string();
         assert!(text.contains("written by Redis commands only"), "{text}");
     }
     assert_eq!(served.replies("a", &["GET a"]).await, "$1\r\n1\r\n");
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn expired_names_and_members_of_deleted_hashes_leave_the_store() {
+    const NAMES: usize = 3_000;
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    for from in (0..10_000).step_by(1_000) {
+        let fields: Vec<String> =
+            (from..from + 1_000).map(|field| format!("f{field} v{field}")).collect();
+        served.replies("h", &[&format!("HSET h {}", fields.join(" "))]).await;
+    }
+    served.replies("kept", &["HSET kept f v", "SET later v EX 1000"]).await;
+    assert_eq!(served.replies("h", &["HLEN h", "DEL h"]).await, ":10000\r\n:1\r\n");
+    for from in (0..NAMES).step_by(100) {
+        let lines: Vec<String> =
+            (from..from + 100).map(|name| format!("SETEX k{name} 1 v")).collect();
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        served.replies(&format!("k{from}"), &lines).await;
+    }
+    let swept = |what: &str, count: usize| {
+        format!("stele_redis_swept_{what}_total{{store=\"1\"}} {count}\n")
+    };
+    let is_swept =
+        |body: &str| body.contains(&swept("keys", NAMES)) && body.contains(&swept("stamps", 1));
+    until(&served.node.ready.address, "/metrics", |_, body| is_swept(body)).await;
+    let options = ScanOptions { keys_only: true, ..ScanOptions::default() };
+    let raw = served.client.family(ColumnFamily::Redis);
+    let left = raw.scan(KeyRange::all(), options).next_page().await.unwrap().unwrap();
+    let left: Vec<Bytes> = left.into_iter().map(|pair| pair.key).collect();
+    assert_eq!(left.len(), 3, "{left:?}");
+    assert_eq!((&left[0], &left[2]), (&user_key("kept"), &user_key("later")));
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn collections_that_are_replaced_again_and_again_keep_their_members() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let (started, mut seed) = (Instant::now(), 0);
+    while started.elapsed() < Duration::from_secs(5) {
+        for (lines, replies) in [
+            (["DEL {t}a", "SADD {t}a 1 2 3 4 5"], ""),
+            (["RENAME {t}a {t}b", "SADD {t}a 6 7"], "+OK\r\n:2\r\n"),
+            (["COPY {t}b {t}a REPLACE", "SADD {t}a 8"], ":1\r\n:1\r\n"),
+            (["SET {t}c v", "RENAME {t}a {t}c"], "+OK\r\n+OK\r\n"),
+            (["PEXPIRE {t}c 1", "SCARD {t}b"], ":1\r\n:5\r\n"),
+        ] {
+            seed += 1;
+            let response =
+                served.run("{t}a", RunRequest { seed, ..request(&lines) }).await.unwrap();
+            let text = String::from_utf8(response.replies.to_vec()).unwrap();
+            assert!(replies.is_empty() || text == replies, "{lines:?}: {text}");
+        }
+        let members = served.replies("{t}b", &["SMEMBERS {t}b"]).await;
+        assert_eq!(members, "*5\r\n$1\r\n1\r\n$1\r\n2\r\n$1\r\n3\r\n$1\r\n4\r\n$1\r\n5\r\n");
+    }
+    let swept =
+        |line: &str| line.starts_with("stele_redis_swept_stamps_total") && !line.ends_with(" 0");
+    let is_swept = |body: &str| body.lines().any(swept);
+    until(&served.node.ready.address, "/metrics", |_, body| is_swept(body)).await;
     served.node.stop().await;
 }

@@ -16,6 +16,8 @@ struct State {
     /// Keys with a write that has not ended.
     writing: BTreeSet<(u8, Bytes)>,
     fails_after: Option<u64>,
+    /// Keys of each call of a write, in the order in which the calls ended.
+    written: Vec<Vec<Bytes>>,
 }
 
 pub(super) struct Memory {
@@ -30,6 +32,11 @@ impl Memory {
 
     pub(super) fn pairs(&self) -> Pairs {
         self.state.lock().pairs.clone()
+    }
+
+    /// Returns the number of the write that wrote a key first, in the order in which writes ended.
+    pub(super) fn place_of(&self, key: &Bytes) -> Option<usize> {
+        self.state.lock().written.iter().position(|keys| keys.contains(key))
     }
 
     /// Fails every call after so many.
@@ -67,6 +74,8 @@ impl Target for Memory {
             assert!(is_first, "two writes of {:?} at once", write.key);
         }
         self.pause().await;
+        let keys = writes.iter().map(|write| write.key.clone()).collect();
+        self.state.lock().written.push(keys);
         for write in writes {
             let key = (space, write.key);
             let mut state = self.state.lock();

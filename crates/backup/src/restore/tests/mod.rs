@@ -7,14 +7,16 @@ use super::{
     HistoryWrite, KeyHistory, MomentChoice, RestoreCounts, RestoreRules, choose, history, restore,
     state_at,
 };
-use crate::format::{Family, Moment};
-use crate::{BaseName, Repository};
+use crate::format::{
+    Base, BaseSeq, Chunk, Family, LogObject, Moment, Pair, Part, Record, RunId, Write,
+};
+use crate::{BaseName, OpenOptions, Repository};
 use backup::{Backup, NOW_S, Taken};
 use bytes::Bytes;
 use memory::{Memory, Pairs};
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
-use stele_types::{KeyRange, MomentId, Prng, is_expired};
+use stele_types::{ClusterId, KeyRange, LogIndex, MomentId, Prng, RegionId, is_expired, redis_key};
 
 const SEED: &str = "STELE_SEED";
 const SEEDS: u64 = 6;
@@ -95,6 +97,63 @@ fn each_moment_is_restored_as_it_was() {
             let rules = RestoreRules { compares: rng.coin(), ..rules };
             restored(&repository, of, &rules, &target).await;
             assert_eq!(target.pairs(), kept(state, &rules), "{:?} again", of.0.number);
+        }
+    });
+}
+
+/// Makes a backup of three Redis keys: two in chunks of a base that part a collection, one in the log.
+async fn backup_of_collections(repository: &Repository, headers: &[Bytes; 3]) {
+    let (run, seq, region, index) = (RunId(1), BaseSeq(0), RegionId(2), LogIndex(5));
+    let family = Family::Redis;
+    let pair = |key: &Bytes| Pair { key: key.slice(1..), value: key.clone(), expires_at_s: 0 };
+    let [a, b, c] = headers;
+    let member = |header: &Bytes, field: &[u8]| redis_key::member_key(header, 7, field);
+    let begun = repository.begin_base(run, seq).await.unwrap();
+    let mut chunks = Vec::new();
+    for keys in [[a.clone(), member(a, b"f")], [member(a, b"g"), b.clone()]] {
+        let chunk = Chunk { pairs: keys.iter().map(pair).collect() };
+        chunks.push(repository.put_chunk(&begun, &chunk).await.unwrap().0);
+    }
+    let chunk = Chunk { pairs: vec![pair(&member(b, b"f"))] };
+    chunks.push(repository.put_chunk(&begun, &chunk).await.unwrap().0);
+    let range = KeyRange::all();
+    let part = Part { family, range, region, index, chunks };
+    let base = Base { run, seq, parts: vec![part], ..Base::default() };
+    repository.put_base(begun, &base).await.unwrap();
+    let number = MomentId(100);
+    let record = |key: &Bytes| Record { region, index, family, write: Write::Put(pair(key)) };
+    let records = [c.clone(), member(c, b"f")].iter().map(record).collect();
+    let log = LogObject { run, records, moment: Some(number), ..LogObject::default() };
+    repository.put_log(&log).await.unwrap();
+    let moment = Moment { number, run, last_log: log.seq, ..Moment::default() };
+    repository.put_moment(&moment).await.unwrap();
+}
+
+#[test]
+fn members_of_redis_keys_are_restored_after_all_headers() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let dir = tempfile::tempdir().unwrap();
+        let url = dir.path().join("backup");
+        let (url, options) = (url.to_str().unwrap(), OpenOptions::default());
+        let repository = Repository::create_or_open(url, &options, ClusterId(7)).await.unwrap();
+        let headers = [b"a", b"b", b"c"].map(|name| redis_key::header_key(0, name));
+        backup_of_collections(&repository, &headers).await;
+        let repository = Arc::new(repository);
+        let of = restorable(&repository).await.pop().unwrap();
+        for seed in 0..20 {
+            let rules = RestoreRules::new(KeyRange::all(), NOW_S, &of.0, false);
+            let target = Arc::new(Memory::new(seed));
+            restored(&repository, &of, &rules, &target).await;
+            assert_eq!(target.pairs().len(), 7);
+            for header in &headers {
+                let member = redis_key::member_key(header, 7, b"f").slice(1..);
+                let header = target.place_of(&header.slice(1..)).unwrap();
+                assert!(header < target.place_of(&member).unwrap(), "seed {seed}");
+            }
+            let [a, ..] = &headers;
+            let parted = redis_key::member_key(a, 7, b"g").slice(1..);
+            assert!(target.place_of(&a.slice(1..)) < target.place_of(&parted), "seed {seed}");
         }
     });
 }

@@ -5,6 +5,7 @@
 mod copies;
 mod durability;
 mod held_keys;
+mod intents;
 mod lead;
 mod members;
 mod merge;
@@ -18,6 +19,7 @@ pub(super) use durability::Durability;
 pub(super) use held_keys::{
     Found, FoundPairs, HeldKeys, Released, Removed, found_bytes, value_bytes,
 };
+pub(super) use intents::IntentGuard;
 pub(super) use lead::{Contacts, ElectionTimer, Hibernation, Leadership, Reaction, Seen};
 pub(super) use members::{
     PendingChanges, TransferEnd, TransferTimes, Transfers, has_next_quorum, is_caught_up,

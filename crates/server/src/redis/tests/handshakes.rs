@@ -115,7 +115,7 @@ const SETUPS: [(&str, &[Write]); 23] = [
         &[
             &[("PING", PONG)],
             &[("PING", PONG)],
-            &[("EVAL return 2 test1 test2", "-ERR unknown command")],
+            &[("EVAL return 2 test1 test2", "-ERR this script is not known")],
             &[(SET, OK)],
         ],
     ),

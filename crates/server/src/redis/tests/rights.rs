@@ -131,6 +131,36 @@ async fn a_caller_uses_the_keys_and_the_rights_of_its_grant() {
 }
 
 #[tokio::test]
+async fn a_caller_of_a_prefix_scans_names_of_the_prefix_alone() {
+    let server = Server::start().await;
+    let rules = rules(vec![token("some", Permissions::READ_WRITE, &["a:"])]);
+    let mut client = connect(&server, Principal::Anonymous, &rules).await;
+    let rows = [
+        ("AUTH secret-of-some", "+OK"),
+        ("SCAN 0 MATCH a:*", ":7"),
+        ("SCAN 0 COUNT 7 MATCH a:[0-9]* TYPE hash", ":7"),
+        ("SCAN 0", "-NOPERM token:some lacks the right read of keys from"),
+        ("SCAN 0 MATCH *", "-NOPERM"),
+        ("SCAN 0 MATCH a*", "-NOPERM"),
+        ("SCAN 0 MATCH a:* MATCH *", "-NOPERM"),
+        ("SCAN 0 MATCH [a]:*", "-NOPERM"),
+        ("KEYS a:*", ":7"),
+        ("KEYS a:1", ":7"),
+        ("KEYS a", "-NOPERM"),
+        ("KEYS *a:*", "-NOPERM"),
+        ("DBSIZE", "-NOPERM"),
+        ("RANDOMKEY", "-NOPERM"),
+        ("FLUSHDB", "-NOPERM"),
+        ("SSCAN a:1 0", ":7"),
+        ("SSCAN b 0", "-NOPERM"),
+    ];
+    for (command, expected) in rows {
+        let reply = client.ask(command).await;
+        assert!(reply.starts_with(expected), "{command}: {reply}");
+    }
+}
+
+#[tokio::test]
 async fn a_right_that_is_withdrawn_after_multi_is_not_used_by_exec() {
     let server = Server::start().await;
     let name = ClientName::new("app").unwrap();

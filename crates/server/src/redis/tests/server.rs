@@ -55,9 +55,15 @@ async fn commands_of_the_connection_answer_as_in_redis() {
             "-ERR unknown command 'LPUSH', with args beginning with: 'a' 'b' . Lists are not built",
         ),
         (
-            "EVAL x 0",
-            "-ERR unknown command 'EVAL', with args beginning with: 'x' '0' . Scripts are not built",
+            "FCALL x 0",
+            "-ERR unknown command 'FCALL', with args beginning with: 'x' '0' . Functions and read-only scripts",
         ),
+        ("EVAL x 0", "-ERR this script is not known: only scripts of lock libraries are"),
+        ("SCRIPT LOAD x", "-ERR this script is not known"),
+        ("EVALSHA x 0", "-NOSCRIPT No matching script. Please use EVAL.\r\n"),
+        ("SCRIPT EXISTS C3F8721cbb97f72bc19e972846bd7aaf91901658 x", "*2\r\n:1\r\n:0\r\n"),
+        ("SCRIPT FLUSH", "+OK\r\n"),
+        ("COMMAND GETKEYS evalsha x 2 a b c", "*2\r\n$1\r\na\r\n$1\r\nb\r\n"),
         ("CLUSTER SHARDS", "-ERR unknown command 'CLUSTER'"),
     ];
     for (command, expected) in rows {

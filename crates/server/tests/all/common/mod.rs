@@ -3,6 +3,7 @@
 // Each program that includes this uses a part.
 #![allow(dead_code)]
 
+pub(crate) mod http;
 pub(crate) mod proxy;
 pub(crate) mod tls;
 

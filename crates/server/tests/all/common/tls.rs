@@ -1,6 +1,7 @@
 //! Certificates of nodes and clients in a directory, and what connects with them.
 
 use hyper_util::rt::TokioIo;
+use std::path::PathBuf;
 use std::sync::Arc;
 use stele_server::config::Config;
 use stele_tls::rustls::pki_types::ServerName;
@@ -64,7 +65,15 @@ impl Certificates {
     /// Returns a new connection of the node or client with this certificate.
     pub(crate) fn channel(&self, name: &str, address: &str) -> Channel {
         let [certificate, key] = ["pem", "key"].map(|it| self.file(&format!("{name}.{it}")).into());
-        let pair = Some((certificate, key));
+        self.channel_with(Some((certificate, key)), address)
+    }
+
+    /// Returns a new connection without a certificate.
+    pub(crate) fn anonymous(&self, address: &str) -> Channel {
+        self.channel_with(None, address)
+    }
+
+    fn channel_with(&self, pair: Option<(PathBuf, PathBuf)>, address: &str) -> Channel {
         let files = ClientFiles { authorities: self.file("ca.pem").into(), pair };
         let tls = ClientTls::open(files, ServerCheck::HostName, UnixTime::now()).unwrap();
         let tls = Arc::new(tls);
