@@ -3,6 +3,7 @@
 use super::SMALL;
 use crate::{Bound, Target};
 use bytes::{Bytes, BytesMut};
+use stele_redis::transaction::Intent;
 use stele_redis::{Header, Kind, ReadStep, Request, RequestReader};
 use stele_types::redis_key;
 
@@ -57,7 +58,7 @@ fn samples() -> Vec<Vec<u8>> {
 pub(super) const PAIR: Target =
     Target { name: "redis_pair", run: pair, seeds: pairs, fix_checksums: None, bound: SMALL };
 
-/// Decodes an input as an engine key and as the value of a header. What is decoded is encoded to the same.
+/// Decodes an input as an engine key, and as the value of a header or an intent. What is decoded is encoded to the same.
 fn pair(input: &[u8]) {
     if let Some(named) = redis_key::decode(input) {
         let header = redis_key::header_key(named.database, &named.name);
@@ -66,12 +67,18 @@ fn pair(input: &[u8]) {
             redis_key::KeyPart::Member { stamp, field } => {
                 redis_key::member_key(&header, stamp, &field)
             }
+            redis_key::KeyPart::Record { transaction } => {
+                redis_key::record_key(&header, transaction)
+            }
         };
         assert_eq!(again, input);
     }
     let bytes = Bytes::copy_from_slice(input);
     let border = redis_key::border(&bytes);
     assert!(input.starts_with(&border) && redis_key::border(&border) == border);
+    if let Some(intent) = Intent::decode(&bytes) {
+        assert_eq!(Intent::decode(&intent.encode()), Some(intent));
+    }
     if let Ok((header, value)) = Header::decode(&bytes) {
         let again = header.encode(&value);
         assert_eq!(Header::decode(&again), Ok((header, value)));

@@ -36,10 +36,11 @@ const FOREIGN: [&str; 5] = [
 ];
 
 /// Hosts that a link may name.
-const KNOWN_HOSTS: [&str; 15] = [
+const KNOWN_HOSTS: [&str; 16] = [
     "127.0.0.1",
     "arxiv.org",
     "crates.io",
+    "deb.debian.org",
     "doc.rust-lang.org",
     "docs.rs",
     "doi.org",

@@ -184,7 +184,7 @@ static RECORDED: [RecordedScript; 31] = [
 ];
 
 impl RecordedScript {
-    /// Returns the script with this SHA-1, whose digits may be capitals.
+    /// Returns the script with this SHA-1, in small digits or capitals.
     pub fn of_sha1(sha1: &[u8]) -> Option<&'static Self> {
         RECORDED.iter().find(|it| it.sha1.as_bytes().eq_ignore_ascii_case(sha1))
     }
@@ -222,10 +222,10 @@ pub enum ScriptError {
     #[error("ERR value is not an integer or out of range")]
     NoNumber,
     /// The number of names is below zero.
-    #[error("ERR Number of keys can't be negative")]
+    #[error("ERR Number of keys can{} be negative", "'t")]
     Negative,
     /// There are fewer arguments than names.
-    #[error("ERR Number of keys can't be greater than number of args")]
+    #[error("ERR Number of keys can{} be greater than number of args", "'t")]
     TooManyNames,
     /// The library sends the script with other numbers of names and arguments.
     #[error("ERR the script of {library} takes other numbers of keys and arguments")]
@@ -345,7 +345,7 @@ fn release(script: &mut Script<'_, '_>) -> Answer {
     if script.is_held()? { script.delete() } else { Ok(FALSE) }
 }
 
-/// Like [`release`]; an absent name is told from one with another token.
+/// Like [`release`]; the reply distinguishes an absent name from one with another token.
 fn unlock_known(script: &mut Script<'_, '_>) -> Answer {
     let (name, token) = (script.name(), script.argument(0));
     match script.get(name)? {

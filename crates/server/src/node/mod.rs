@@ -9,6 +9,7 @@ mod join_stores;
 mod leave;
 mod listen;
 mod open;
+mod ready;
 mod reload;
 mod router;
 mod seeds;
@@ -18,9 +19,10 @@ mod system;
 mod waiting;
 
 pub(crate) use open::{SPEED_OP_BYTES, lease_times};
+pub use ready::Ready;
 pub(crate) use stele_node::report::split::size_of;
 
-use crate::access::{Access, Reach};
+use crate::access::Access;
 use crate::config::{Config, LiveConfig};
 use crate::control::ControlService;
 use crate::majorities::Majorities;
@@ -55,9 +57,7 @@ use stele_proto::meta_storagepb::meta_storage_server::MetaStorageServer;
 use stele_proto::pdpb::pd_server::PdServer;
 use stele_proto::stele::control::v1::control_server::ControlServer;
 use stele_storage::StateMachine;
-use stele_types::{
-    Clock, ClusterId, Error, PeerRole, Region, RegionKind, Result, StoreId, StoreIdent, TickMillis,
-};
+use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent, TickMillis};
 use stele_vfs::SystemClock;
 use tokio::sync::{oneshot, watch};
 use tonic::service::Routes;
@@ -70,26 +70,6 @@ const FILES_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Most stores of one node, as the placement group allows.
 const STORES_MAX: u64 = 256;
-
-/// Result of a successful start.
-#[derive(Clone, Debug)]
-pub struct Ready {
-    /// Address that clients connect to.
-    pub address: String,
-    /// Cluster of this node.
-    pub cluster: ClusterId,
-    /// Stores of this node.
-    pub stores: Vec<StoreId>,
-    /// Copies of the data regions of this node: of the region that has the fewest, and of the one that
-    /// has the most. `None` if the node has none.
-    pub copies: Option<(usize, usize)>,
-    /// Nodes of the cluster, with this one, as far as they are known.
-    pub nodes: usize,
-    /// Connections that the node accepts.
-    pub reach: Reach,
-    /// Duration of the start.
-    pub took: Duration,
-}
 
 /// Runs a node until a signal stops it or its last store fails. `configuration` reads the settings
 /// again.
@@ -204,15 +184,7 @@ impl Node {
         parts.follow_files(&reload, &stopping);
         parts.start_heartbeats(placement, &stopping);
         parts.start_sweeper(&stopping);
-        let ready = Ready {
-            address: parts.addresses.for_clients().to_owned(),
-            cluster,
-            stores: idents.iter().map(|ident| ident.store).collect(),
-            copies: copies(&parts.stores),
-            nodes: parts.members.addresses().len(),
-            reach: parts.access.reach(),
-            took: started.elapsed(),
-        };
+        let ready = parts.ready(&idents, started);
         let Parts { stores, router, transport, .. } = parts;
         Ok(Self { ready, stores, transport, tasks, failures, stopping, port, router, reload })
     }
@@ -279,19 +251,6 @@ impl Node {
         // Other tasks hold the list: a store left in it would keep its directory locked.
         self.stores.clear();
     }
-}
-
-/// Returns the fewest and the most voters of a data region that has a replica here.
-fn copies(stores: &Stores) -> Option<(usize, usize)> {
-    let regions = stores.all().into_iter().flat_map(|store| store.readers().all());
-    let data = regions.filter(|region| region.kind == RegionKind::Data);
-    let voters = |region: Arc<Region>| {
-        region.peers.iter().filter(|peer| peer.role != PeerRole::Learner).count()
-    };
-    data.map(voters).fold(None, |range, count| match range {
-        None => Some((count, count)),
-        Some((least, most)) => Some((count.min(least), count.max(most))),
-    })
 }
 
 #[derive(Clone)]
