@@ -136,7 +136,7 @@ async fn the_first_page_names_the_others_and_unknown_paths_are_not_found() {
         let path = link.split('"').next().unwrap();
         assert_ne!(get(&address, path).await.0, 404, "{path}");
     }
-    assert_eq!(page.matches("href=").count(), 5, "{page}");
+    assert_eq!(page.matches("href=").count(), 6, "{page}");
     for path in ["/favicon.ico", "/healthz/", "/tikvpb.Tikv/KvGet", "/pdpb"] {
         let (status, text) = get(&address, path).await;
         assert_eq!(status, 404, "{path}: {text}");
