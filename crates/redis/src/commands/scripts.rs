@@ -262,7 +262,7 @@ pub(crate) fn of_request(
 pub(crate) fn names(request: &[Bytes]) -> &[Bytes] {
     let number = request.get(NUMBER).and_then(|number| parse_i64(number));
     let number = number.and_then(|number| usize::try_from(number).ok()).unwrap_or(0);
-    let end = number.checked_add(FIRST_NAME).unwrap_or(usize::MAX);
+    let end = number.saturating_add(FIRST_NAME);
     request.get(FIRST_NAME..end).unwrap_or_default()
 }
 
