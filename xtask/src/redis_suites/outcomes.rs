@@ -130,6 +130,15 @@ fn needed(text: &str) -> Option<String> {
         let of = between("'. Try ", ' ').unwrap_or_default();
         return Some(format!("needs {of} {name}"));
     }
+    if let Some(name) = between("number of arguments for CONFIG SET - '", '\'') {
+        return Some(format!("needs CONFIG SET {}", name.to_lowercase()));
+    }
+    if text.contains("CLIENT TRACKING is not built") {
+        return Some("needs CLIENT TRACKING".to_owned());
+    }
+    if text.contains("is not executed in a transaction: send it before MULTI") {
+        return Some("needs a command of a whole key space between MULTI and EXEC".to_owned());
+    }
     ["this script is not known", "NOSCRIPT No matching script"]
         .iter()
         .any(|error| text.contains(error))

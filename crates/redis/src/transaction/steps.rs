@@ -348,7 +348,7 @@ fn commit(
     command: &mut CommandBuilder,
 ) -> Decided {
     let record = record(record_key, pairs)?.filter(|it| it.state == RecordState::Pending);
-    // bug redis.commit_unchecked: let record = Some(record.unwrap_or(Record { state: RecordState::Pending, started_ms: 0, header_keys: Vec::new() }));
+    // bug redis.commit_unchecked: let record = Some(record.unwrap_or(Record { state: RecordState::Pending, started_ms: now_ms, header_keys: Vec::new() }));
     let Some(record) = record else { return Ok(StepAnswer::Absent) };
     // bug redis.old_transaction_commits: never
     if is_old(&record, now_ms) {
