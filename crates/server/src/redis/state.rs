@@ -78,8 +78,12 @@ impl ConnectionState {
         if self.reply_mode == ReplyMode::SkipsNext {
             self.reply_mode = ReplyMode::On;
         }
+        let is_exec = words.first().is_some_and(|name| name.eq_ignore_ascii_case(b"exec"));
         let request = match self.checked(words) {
             Ok(request) => request,
+            Err(Reply::Error(text)) if is_exec => {
+                return (Taken::Reply(self.transaction.abort(&text)), is_heard);
+            }
             Err(reply) => {
                 self.transaction.note_error();
                 return (Taken::Reply(reply), is_heard);

@@ -106,6 +106,13 @@ impl Transaction {
         Reply::OK
     }
 
+    /// Ends a transaction of which the EXEC is refused with this error. Returns the reply to it.
+    pub(super) fn abort(&mut self, error: &str) -> Reply {
+        *self = Self::default();
+        let reason = error.strip_prefix("ERR ").unwrap_or(error);
+        Reply::error(format!("EXECABORT Transaction discarded because of: {reason}"))
+    }
+
     /// Fails with the reply if further names cannot be watched now.
     pub(super) fn may_watch(&self, names: usize) -> Result<(), Reply> {
         if self.is_open() {

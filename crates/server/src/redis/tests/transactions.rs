@@ -52,6 +52,13 @@ async fn control_commands_out_of_place_are_refused_and_leave_the_transaction() {
         ("GET a", "$1\r\n1\r\n"),
         ("MULTI", OK),
         ("SET a 2", QUEUED),
+        (
+            "EXEC now",
+            "-EXECABORT Transaction discarded because of: wrong number of arguments for 'exec' command\r\n",
+        ),
+        ("EXEC", "-ERR EXEC without MULTI\r\n"),
+        ("MULTI", OK),
+        ("SET a 2", QUEUED),
         ("RESET", "+RESET\r\n"),
         ("EXEC", "-ERR EXEC without MULTI\r\n"),
         ("GET a", "$1\r\n1\r\n"),
