@@ -10,12 +10,12 @@ pub(crate) struct Import {
     /// Directory of the store that the pairs are written to
     #[arg(long, value_name = "DIR", required_unless_present = "to", conflicts_with = "to")]
     pub store: Option<PathBuf>,
-    /// Address at which a node serves the Redis protocol, as redis://HOST:PORT[/DB]: Redis data is written to
+    /// Address at which a node serves the Redis protocol, as `redis://HOST:PORT[/DB]`: Redis data is written to
     /// it. With rediss:// over TLS
     #[arg(long, value_name = "URL")]
     pub to: Option<String>,
     /// With --store: directory (each file below it becomes a pair), file of JSON lines, or `-` for standard
-    /// input. With --to: RDB file, or a server as redis://[USER:PASSWORD@]HOST[:PORT][/DB]
+    /// input. With --to: RDB file, or a server as `redis://[USER:PASSWORD@]HOST[:PORT][/DB]`
     #[arg(long, value_name = "PATH or URL")]
     pub from: PathBuf,
     /// Encoding of `key` and `value` in JSON lines
