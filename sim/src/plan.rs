@@ -371,10 +371,10 @@ const WITH_PROGRAMS: [u64; 7] = [5, 11, 14, 18, 19, 28, 31];
 
 /// Remainders by 40 of the seeds with Redis commands and sweepers. The seeds that once showed a fault have none of
 /// them.
-const WITH_COLLECTIONS: [u64; 3] = [5, 28, 31];
+const WITH_COLLECTIONS: [u64; 4] = [5, 14, 28, 31];
 /// Remainders by 40 of the seeds with transactions over regions. All of them have programs, and none shows a
 /// deliberate bug of programs.
-const WITH_TRANSACTIONS: [u64; 3] = [11, 18, 19];
+const WITH_TRANSACTIONS: [u64; 4] = [11, 14, 18, 19];
 
 /// Remainders by 20 of the seeds with a reader of the logs. The seeds that once showed a fault have none of
 /// them either.

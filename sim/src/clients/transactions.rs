@@ -20,7 +20,7 @@ use stele_types::{Level, Prng, RegionId};
 /// Number of keys. Those of programs of one region have lower numbers.
 const KEYS: u8 = 8;
 const FIRST_KEY: u8 = 100;
-/// Most keys of a transaction, except that of a final one.
+/// Most keys of a transaction.
 const KEYS_MAX: u64 = 5;
 /// Bound of what a name has after the id of its writer, exclusive.
 const FILLER_BYTES_MAX: u64 = 200;
@@ -552,8 +552,14 @@ impl World {
             if self.now > until || self.violation.is_some() {
                 return false;
             }
-            if !self.clients.transactions.is_busy() && self.clients.list[0].pending.is_none() {
-                self.begin_transaction(0, (0..KEYS).collect(), BTreeSet::new(), 0);
+            // One by one: a slow device may need longer for all of them than a transaction has.
+            let finals = &self.clients.transactions.finals;
+            let unread = (0..KEYS).find(|key| !finals.contains(key));
+            if !self.clients.transactions.is_busy()
+                && self.clients.list[0].pending.is_none()
+                && let Some(unread) = unread
+            {
+                self.begin_transaction(0, vec![unread], BTreeSet::new(), 0);
             }
             self.run(5 * MS);
         }
