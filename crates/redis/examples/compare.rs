@@ -20,10 +20,8 @@ use bytes::Bytes;
 use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::process::ExitCode;
-use stele_redis::{
-    Glob, KindFilter, MemoryRegion, NamesWanted, Protocol, Reply, Request, encode_request,
-    walk_names,
-};
+use stele_redis::{Glob, KindFilter, NamesWanted, Protocol, Reply, Request, walk_names};
+use stele_redis_region::{MemoryRegion, encode_request};
 use stele_storage::Admitted;
 use stele_types::Prng;
 

@@ -13,7 +13,6 @@ mod cursor;
 mod glob;
 mod header;
 mod long_double;
-mod memory_region;
 mod names;
 mod number;
 mod program;
@@ -30,7 +29,6 @@ pub use commands::scripts::{RecordedScript, ScriptError};
 pub use cursor::{Cursor, Cursors, ITERATIONS_MAX, ScanPlace};
 pub use glob::{Glob, Literal, PATTERN_BYTES_MAX, PatternTooLong};
 pub use header::{Header, HeaderDamage, Kind};
-pub use memory_region::{MemoryRegion, MemoryView, encode_request};
 pub use names::{
     AdmitBytes, MembersPage, MembersWanted, NamesPage, NamesWanted, choose_name, walk_members,
     walk_names,

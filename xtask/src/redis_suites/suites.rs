@@ -91,7 +91,7 @@ fn redis_tcl(place: &Place, address: &str, is_short: bool) -> Result<String> {
             "--durable",
         ]);
         run.args(["--tags", "-needs:debug -needs:repl -needs:save -slow -large-memory"]);
-        run.args(["--clients", "1", "--skipfile"]).arg(place.sources.join("hanging-tests"));
+        run.args(["--clients", "1", "--skipfile"]).arg(place.sources.join("slow-tests"));
         // It fails if one test fails.
         let (ended, printed) = run_limited(run.current_dir(&source), RUN_LIMIT)?;
         ensure!(ended != Ended::TimedOut, "{unit} did not end: {printed}");

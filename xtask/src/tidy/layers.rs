@@ -76,8 +76,9 @@ const EDGES: [&str; 7] = [
 ];
 
 /// Crates for tests, with what each may depend on. No product crate depends on them but for its tests.
-const TESTING: [(&str, &[&str]); 2] = [
+const TESTING: [(&str, &[&str]); 3] = [
     ("stele-conformance", &["stele-storage", "stele-types"]),
+    ("stele-redis-region", &["stele-redis", "stele-storage", "stele-types"]),
     ("stele-simulated-disk", &["stele-vfs", "stele-types"]),
 ];
 

@@ -13,7 +13,8 @@ mod sweeps;
 mod transactions;
 
 use bytes::{Bytes, BytesMut};
-use stele_redis::{MemoryRegion, Protocol, ReadStep, Request, RequestReader};
+use stele_redis::{Protocol, ReadStep, Request, RequestReader};
+use stele_redis_region::MemoryRegion;
 
 /// A time in Unix milliseconds that is not a whole second.
 const NOW_MS: u64 = 1_700_000_000_400;

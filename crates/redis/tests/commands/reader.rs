@@ -5,8 +5,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use stele_redis::{
     ARGUMENTS_MAX, BULK_BYTES_MAX, LINE_BYTES_MAX, ProtocolError, ReadStep, RequestReader,
-    encode_request,
 };
+use stele_redis_region::encode_request;
 
 /// What a reader made of a stream.
 #[derive(Debug, Default, PartialEq)]

@@ -5,9 +5,10 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use stele_redis::key::{KeyPart, decode, header_key, member_key};
 use stele_redis::{
-    FoundSweep, Header, Kind, MemoryRegion, MemoryView, Protocol, Request, SweepProgram,
-    SweepRound, SweptCounts, SweptRegion, sweep,
+    FoundSweep, Header, Kind, Protocol, Request, SweepProgram, SweepRound, SweptCounts,
+    SweptRegion, sweep,
 };
+use stele_redis_region::{MemoryRegion, MemoryView};
 use stele_storage::{EngineView, Outcome, Pair, Pairs, Program, ProgramStep, ScanOptions};
 use stele_types::{
     ColumnFamily, CommandBuilder, KeyRange, Op, Prng, Region, RegionEpoch, RegionId, RegionKind,

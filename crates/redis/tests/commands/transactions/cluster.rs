@@ -7,7 +7,8 @@ use stele_redis::transaction::{
     Action, Commands, Coordinator, Event, MetIntent, Resolver, StepAnswer, StepProgram, Ticket,
     TransactionFailure,
 };
-use stele_redis::{Members, MembersNeed, MemoryRegion, Protocol, Request};
+use stele_redis::{Members, MembersNeed, Protocol, Request};
+use stele_redis_region::MemoryRegion;
 use stele_types::{Prng, RegionId};
 
 /// Outcome of a transaction.

@@ -10,7 +10,8 @@ use stele_redis::transaction::{
     Commands, Intent, KeyChange, MetIntent, NewHeader, PENDING_MS_MAX, Resolver, Step, StepAnswer,
     StepProgram, TransactionFailure, TransactionId, Way,
 };
-use stele_redis::{Header, Kind, MemoryRegion, ProgramAnswer, Protocol, RedisProgram, Watched};
+use stele_redis::{Header, Kind, ProgramAnswer, Protocol, RedisProgram, Watched};
+use stele_redis_region::MemoryRegion;
 use stele_types::Prng;
 
 const TRANSACTION: TransactionId = TransactionId(77);

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use stele_redis::{MemoryRegion, Protocol, Reply};
+use stele_redis::{Protocol, Reply};
+use stele_redis_region::MemoryRegion;
 use stele_types::{RegionId, redis_key};
 use tokio::sync::Semaphore;
 

@@ -16,7 +16,7 @@ use bytes::{Bytes, BytesMut};
 use fake::FakeRegions;
 use std::sync::Arc;
 use std::time::Duration;
-use stele_redis::encode_request;
+use stele_redis_region::encode_request;
 use stele_vfs::SystemClock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

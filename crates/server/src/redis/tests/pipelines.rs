@@ -4,7 +4,7 @@ use super::super::RedisFailure;
 use super::{Server, pipeline};
 use std::sync::Arc;
 use std::time::Duration;
-use stele_redis::encode_request;
+use stele_redis_region::encode_request;
 use tokio::sync::Semaphore;
 
 fn failed(failures: impl IntoIterator<Item = Option<RedisFailure>>, server: &Server) {

@@ -1,14 +1,11 @@
 //! Region in memory, for tests and for the comparison with a real server: it executes requests through a
 //! [`Program`] as a leader does, and applies the operations of its command.
 
-use crate::header::Header;
-use crate::key;
-use crate::program::{ProgramAnswer, RedisProgram};
-use crate::reply::{Protocol, Reply};
-use crate::request::Request;
-use crate::state::{Members, MembersNeed};
 use bytes::{Bytes, BytesMut};
 use std::collections::BTreeMap;
+use stele_redis::{
+    Header, Members, MembersNeed, ProgramAnswer, Protocol, RedisProgram, Reply, Request, key,
+};
 use stele_storage::{CachedGet, EngineView, Order, Pair, Pairs, Program, ProgramStep, ScanOptions};
 use stele_types::command::Op;
 use stele_types::{CommandBuilder, Prng, Result};
