@@ -10,7 +10,7 @@ use super::{BATCH_BYTES_MAX, BATCH_COMMANDS_MAX, RedisFailure};
 use crate::access::{Rights, Socket, SocketReader, SocketWriter, socket};
 use crate::memory::{Class, ConnectionMemory, Exceeded, RequestMemory};
 use bytes::{Bytes, BytesMut};
-use rustix::net::sockopt;
+use socket2::{SockRef, TcpKeepalive};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,11 +49,8 @@ pub(super) struct Connection {
 
 /// Makes the system end a connection that has been idle for this time and of which the other end does not answer.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    Ok(())
+    let times = TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL);
+    SockRef::from(stream).set_tcp_keepalive(&times.with_retries(KEEPALIVE_PROBES))
 }
 
 /// End of a connection.
@@ -353,7 +350,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         keep_alive(&stream).unwrap();
-        assert!(sockopt::socket_keepalive(&stream).unwrap());
-        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), KEEPALIVE_IDLE);
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
     }
 }
