@@ -12,6 +12,7 @@ mod guard;
 mod machine;
 mod measured;
 mod peers;
+mod redis_edge;
 mod redis_expiry;
 mod restore;
 mod transport;
@@ -46,6 +47,10 @@ const USAGE: &str = "usage: cargo lab <command>
   restore [--mib N] [--value-bytes N] [--nodes N] [--regions N] [--rounds N] [--dev]
                             a backup of random pairs, by default 4 GiB, restored into new clusters: bytes of all
                             replicas a second, beside those that the disk takes
+  redis-edge --redis BIN [--benchmark BIN] [--rounds N] [--requests N] [--clients N] [--value-bytes N]
+             [--seconds N] [--transactions N] [--dev]
+                            redis-benchmark on a node that leads and on one that does not, beside Redis that syncs each
+                            write; then a load beside Redis with WAIT, and EXEC of ten keys in one and in three regions
   redis-expiry [--per-second N] [--seconds N] [--ttl-s N] [--value-bytes N] [--wait-s N] [--members N]
                [--freed-within-s N] [--nodes N] [--dev]
                             Redis keys that expire, and a large hash that is deleted: the space after them, and the
@@ -77,6 +82,7 @@ pub fn run(arguments: &[String]) -> Result<()> {
         "figures" => figures::run(&Workspace::load()?, flags),
         "backup" => backup::run(&Workspace::load()?, flags),
         backup::burner::COMMAND => backup::burner::run(rest),
+        "redis-edge" => redis_edge::run(&Workspace::load()?, flags),
         "redis-expiry" => redis_expiry::run(&Workspace::load()?, flags),
         "restore" => restore::run(&Workspace::load()?, flags),
         "measured" => measured::run(&Workspace::load()?, flags),

@@ -39,10 +39,13 @@ pub(crate) const FOR_S3: &[Tool] = &[
     tool("mvn", "--version", "apt-get install maven"),
     tool("sha256sum", "--version", "apt-get install coreutils"),
 ];
-/// Tools that download and run the tests of other projects for Redis.
+const INTERPRETER: Tool = tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv");
+/// Tools of the short form of the tests of other projects for Redis.
+pub(crate) const FOR_SHORT_SUITES: &[Tool] = &[GO, INTERPRETER];
+/// Tools that download and run all of them.
 pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
     GO,
-    tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
+    INTERPRETER,
     // It executes a file.
     tool("tclsh", "/dev/null", "apt-get install tcl"),
     tool("apt-get", "--version", "a Debian: the source of Redis is its package"),
@@ -58,7 +61,7 @@ pub(crate) const FOR_CLUSTERS: &[Tool] = &[
     GO,
     tool("javac", "-version", "apt-get install default-jdk-headless (17 or newer)"),
     tool("mvn", "--version", "apt-get install maven"),
-    tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
+    INTERPRETER,
     tool("ip", "-V", "apt-get install iproute2"),
     tool("tc", "-V", "apt-get install iproute2"),
     tool("setpriv", "--version", "apt-get install util-linux"),

@@ -133,6 +133,7 @@ impl Measuring<'_> {
                 arguments: all.server.clone(),
                 settings,
                 has_uneven_leaders: true,
+                ..servers::Stele::default()
             },
             // The end of the group ends the nodes, also if this process is killed.
             within: self.cgroup.map(Cgroup::words).unwrap_or_default(),

@@ -6,6 +6,7 @@
 //! Test: `a_batch_does_what_it_names`.
 
 mod engine;
+mod redis;
 mod replicas;
 mod transport;
 
@@ -42,6 +43,7 @@ fn open(name: &str) -> Result<Box<dyn Batch>> {
         "core-64-followed" => Box::new(replicas::ReplicatedPuts::followed()?),
         "core-1" => Box::new(replicas::ReplicatedPuts::new(1, 1)?),
         "core-regions" => Box::new(replicas::ReplicatedPuts::new(100, 1)?),
+        "core-redis" => Box::new(redis::RedisCommands::new()?),
         "engine-put" => Box::new(engine::EnginePuts::new()?),
         "engine-get" => Box::new(engine::Gets::new()?),
         "engine-scan" => Box::new(engine::Scans::new()?),
@@ -144,6 +146,7 @@ mod tests {
             ("core-64-followed", 64),
             ("core-1", 1),
             ("core-regions", 100),
+            ("core-redis", 64),
             ("engine-put", 64),
             ("engine-get", 256),
             ("engine-scan", 4),

@@ -12,7 +12,7 @@ use stele_replica::{
 };
 use stele_server::transport::message_bytes;
 use stele_simulated_disk::SimVfs;
-use stele_storage::LogStore;
+use stele_storage::{EngineView, LogStore, StateMachine};
 use stele_types::{
     ClusterId, KeyRange, Peer, PeerId, PeerRole, Region, RegionEpoch, RegionId, StoreId, StoreIdent,
 };
@@ -79,12 +79,8 @@ impl Batch for ReplicatedPuts {
 
     fn run(&mut self) -> Result<u64> {
         let puts = self.waiting.len() as u64;
-        for write in self.waiting.drain(..) {
-            self.group.submit(write.into())?;
-        }
+        self.group.round(self.waiting.drain(..).map(Request::from))?;
         self.submitted += puts;
-        self.group.now_nanos += ROUND_NANOS;
-        self.group.settle()?;
         Ok(puts - self.regions * self.uncounted)
     }
 
@@ -133,7 +129,7 @@ struct Member {
     _reader: Option<HistoryReader>,
 }
 
-struct Group {
+pub(super) struct Group {
     /// Store 1, which leads, and the followers.
     members: Vec<Member>,
     now_nanos: u64,
@@ -141,6 +137,34 @@ struct Group {
 }
 
 impl Group {
+    /// Returns three stores, of which the first leads one region with all keys.
+    pub(super) fn of_one_region() -> Result<Self> {
+        let mut group = Self::new(&[region(0, 1)])?;
+        group.elect(&[id_of(0)])?;
+        Ok(group)
+    }
+
+    /// Submits requests to the region, which begins a round, and runs all stores until they are idle. Returns how
+    /// many requests were executed since the group exists.
+    pub(super) fn round(&mut self, requests: impl Iterator<Item = Request>) -> Result<u64> {
+        requests.into_iter().try_for_each(|request| self.submit(request))?;
+        self.now_nanos += ROUND_NANOS;
+        self.settle()?;
+        Ok(self.written)
+    }
+
+    /// Fails unless all stores have applied what the region has.
+    pub(super) fn check_one_region(&mut self) -> Result<()> {
+        // A heartbeat brings the last commit to the followers.
+        self.ticks(4)?;
+        self.check_applied([id_of(0)].into_iter())
+    }
+
+    /// Returns the header of a request to the region.
+    pub(super) fn header() -> Header {
+        Header { region: id_of(0), version: Some(1), ..Header::default() }
+    }
+
     fn new(regions: &[Region]) -> Result<Self> {
         let now_nanos = 1_000_000_000;
         let open = |store| {
@@ -237,7 +261,11 @@ impl Group {
         };
         let mut owner = Owner::default();
         turn.carry_out(&mut owner);
-        let Owner { messages, append, written, unexpected } = owner;
+        let Owner { messages, append, written, lookups, unexpected } = owner;
+        for lookup in lookups {
+            let result = member.engine.view().and_then(|view| view.get(&lookup.key));
+            member.queue.push(Item::Input(Input::Found { lookup, result }));
+        }
         if let Some(unexpected) = unexpected {
             bail!("a store {unexpected}");
         }
@@ -263,7 +291,7 @@ impl Group {
         Ok(())
     }
 
-    fn forget_events(&self) {
+    pub(super) fn forget_events(&self) {
         self.members.iter().for_each(|member| member.disk.clear_events());
     }
 
@@ -291,6 +319,7 @@ struct Owner {
     messages: Vec<PeerMessage>,
     append: Option<Append>,
     written: u64,
+    lookups: Vec<Lookup>,
     unexpected: Option<&'static str>,
 }
 
@@ -304,8 +333,9 @@ impl CarryOut<Store, ()> for Owner {
     }
 
     fn reply(&mut self, replies: Vec<((), Reply)>) {
-        let is_written =
-            |(_, reply): &&((), Reply)| matches!(reply, Reply::Done(Done::Written { .. }));
+        let is_written = |(_, reply): &&((), Reply)| {
+            matches!(reply, Reply::Done(Done::Written { .. } | Done::Modified { .. }))
+        };
         self.written += replies.iter().filter(is_written).count() as u64;
     }
 
@@ -313,8 +343,8 @@ impl CarryOut<Store, ()> for Owner {
         self.unexpected = Some("sends a snapshot");
     }
 
-    fn look_up(&mut self, _: Lookup) {
-        self.unexpected = Some("looks a key up");
+    fn look_up(&mut self, lookup: Lookup) {
+        self.lookups.push(lookup);
     }
 
     fn handle(&mut self, _: Vec<Event>) {}

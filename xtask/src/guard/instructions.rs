@@ -29,12 +29,13 @@ const FOLLOWED_PUTS: Batch = Batch { name: "core-64-followed", ..PUTS };
 const FOLLOWED_PERCENT_MAX: f64 = 1.0;
 
 /// The longest first.
-const BATCHES: [Batch; 11] = [
+const BATCHES: [Batch; 12] = [
     batch("core-regions", "a put to each of 100 regions, three stores", 20),
     PUTS,
     DEARER_PUTS,
     FOLLOWED_PUTS,
     batch("core-1", "a put alone, three stores", 200),
+    batch("core-redis", "a command of Redis, 64 at a time, three stores", 20),
     batch("engine-put", "a put, 64 at a time, one engine", 50),
     batch("engine-get", "a get of a value in memory", 20),
     batch("engine-scan", "a scan of 50 sorted pairs", 50),

@@ -246,7 +246,14 @@ mod tests {
     use super::*;
 
     fn suite(format: Format) -> Suite {
-        Suite { name: "x", version: "1", format, port: 0, run: |_, _, _| Ok(String::new()) }
+        Suite {
+            name: "x",
+            version: "1",
+            format,
+            port: 0,
+            is_in_short: true,
+            run: |_, _, _| Ok(String::new()),
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub(super) struct Suite {
     pub format: Format,
     /// Port that the server must have; 0 for any.
     pub port: u16,
+    /// Whether a short run includes it.
+    pub is_in_short: bool,
     /// Runs the tests on a server; returns the outcomes in the suite's form. A short run has a part of them.
     pub run: fn(&Place, &str, bool) -> Result<String>,
 }
@@ -38,13 +40,28 @@ pub(super) struct Place<'a> {
 }
 
 pub(super) const SUITES: [Suite; 5] = [
-    Suite { name: "redis-tcl", version: "7.0.15", format: Format::Tcl, port: 0, run: redis_tcl },
-    Suite { name: "redis-py", version: "8.1.0", format: Format::Pytest, port: 0, run: redis_py },
+    Suite {
+        name: "redis-tcl",
+        version: "7.0.15",
+        format: Format::Tcl,
+        port: 0,
+        is_in_short: false,
+        run: redis_tcl,
+    },
+    Suite {
+        name: "redis-py",
+        version: "8.1.0",
+        format: Format::Pytest,
+        port: 0,
+        is_in_short: true,
+        run: redis_py,
+    },
     Suite {
         name: "fakeredis",
         version: "2.40.0",
         format: Format::Pytest,
         port: FAKEREDIS_PORT,
+        is_in_short: true,
         run: fakeredis,
     },
     Suite {
@@ -52,11 +69,21 @@ pub(super) const SUITES: [Suite; 5] = [
         version: "2.40.0",
         format: Format::Pytest,
         port: FAKEREDIS_PORT,
+        is_in_short: false,
         run: fakeredis_random,
     },
-    Suite { name: "miniredis", version: "2.40.0", format: Format::Go, port: 0, run: miniredis },
+    Suite {
+        name: "miniredis",
+        version: "2.40.0",
+        format: Format::Go,
+        port: 0,
+        is_in_short: true,
+        run: miniredis,
+    },
 ];
 
+/// Random sequences of each test.
+const EXAMPLES: &str = "250";
 /// The tests have it in their source.
 const FAKEREDIS_PORT: u16 = 6390;
 
@@ -75,12 +102,11 @@ const UNITS: [&str; 11] = [
     "unit/protocol",
 ];
 
-fn redis_tcl(place: &Place, address: &str, is_short: bool) -> Result<String> {
+fn redis_tcl(place: &Place, address: &str, _is_short: bool) -> Result<String> {
     let source = debian_source(place.work)?;
     let (host, port) = host_and_port(address)?;
-    let units = if is_short { &UNITS[..4] } else { &UNITS[..] };
     let mut outcomes = String::new();
-    for unit in units {
+    for unit in UNITS {
         let mut run = Command::new("tclsh");
         run.args(["tests/test_helper.tcl", "--host", host, "--port", port, "--single", unit]);
         run.args([
@@ -178,14 +204,13 @@ fn fakeredis(place: &Place, _address: &str, is_short: bool) -> Result<String> {
 }
 
 /// Random sequences: each is executed by the server and by a model in Python.
-fn fakeredis_random(place: &Place, _address: &str, is_short: bool) -> Result<String> {
+fn fakeredis_random(place: &Place, _address: &str, _is_short: bool) -> Result<String> {
     let source = sdist(place, "fakeredis", "2.40.0")?;
-    let examples = if is_short { "10" } else { "250" };
     let families = ["string", "hash", "set", "transaction"];
     let files: Vec<String> =
         families.iter().map(|family| format!("test/test_hypothesis/test_{family}.py")).collect();
     let files: Vec<&str> = files.iter().map(String::as_str).collect();
-    pytest(place, &source, &files, &[("FAKEREDIS_HYPOTHESIS_EXAMPLES", examples)])
+    pytest(place, &source, &files, &[("FAKEREDIS_HYPOTHESIS_EXAMPLES", EXAMPLES)])
 }
 
 fn pytest(place: &Place, source: &Path, words: &[&str], env: &[(&str, &str)]) -> Result<String> {

@@ -52,6 +52,8 @@ pub struct Stele {
     pub settings: Vec<(String, String)>,
     /// Whether leaders may be anywhere before the measurement; `measure` waits for their placement.
     pub has_uneven_leaders: bool,
+    /// Whether each node also answers clients of Redis.
+    pub answers_redis: bool,
 }
 
 /// Servers that are ready for a load.
@@ -63,6 +65,8 @@ pub struct Running {
     pub processes: String,
     /// Addresses of the nodes of Stele.
     pub addresses: Vec<String>,
+    /// Addresses of the nodes of Stele for clients of Redis, if they answer them.
+    pub redis_addresses: Vec<String>,
     /// Processes of the nodes of Stele.
     pub pids: Vec<String>,
 }
@@ -88,7 +92,11 @@ pub fn with_servers<T>(
     options: &Options,
     measure: impl FnOnce(&Running) -> Result<T>,
 ) -> Result<T> {
-    let mut groups = vec![start_stele(stele, work, options)?];
+    let redis_addresses = match options.stele.answers_redis {
+        true => (0..options.nodes).map(|_| free_address()).collect::<Result<Vec<_>>>()?,
+        false => Vec::new(),
+    };
+    let mut groups = vec![start_stele(stele, work, options, &redis_addresses)?];
     if let Some(etcd) = &options.etcd {
         groups.push(start_etcd(etcd, work, options)?);
     }
@@ -112,6 +120,7 @@ pub fn with_servers<T>(
         urls: groups.iter().map(Group::url).collect(),
         processes: processes.join("/"),
         addresses,
+        redis_addresses,
         pids: nodes.pids(),
     })
 }
@@ -203,7 +212,12 @@ fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 
-fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
+fn start_stele(
+    binary: &Path,
+    work: &Path,
+    options: &Options,
+    redis_addresses: &[String],
+) -> Result<Group> {
     let mut group = Group::new(STELE, options, options.nodes)?;
     let addresses = group.addresses.clone();
     for (number, address) in addresses.iter().enumerate() {
@@ -212,6 +226,9 @@ fn start_stele(binary: &Path, work: &Path, options: &Options) -> Result<Group> {
         let store = options.stele.stores.get(number).cloned().unwrap_or_else(below);
         node.args(["server", "--listen", address, "--store"]).arg(store);
         node.args(&options.stele.arguments);
+        if let Some(redis_address) = redis_addresses.get(number) {
+            node.args(["--redis-listen", redis_address]);
+        }
         if number > 0 {
             node.args(["--join", &addresses[0]]);
         }

@@ -187,6 +187,17 @@ impl Access {
         self.tls.as_ref()
     }
 
+    /// Returns the rights of the node's own calls to itself.
+    ///
+    /// Invariant: they are those of its connections to itself, under the rules that hold for nodes.
+    /// Test: `a_node_calls_its_own_services_with_the_rights_of_a_node`.
+    pub(crate) fn own_rights(&self) -> Rights {
+        let Some(tls) = &self.tls else { return Rights::of_plain() };
+        let (cluster, node) = (tls.rules().cluster.clone(), tls.node.clone());
+        let own = Principal::Known(Identity::Node { cluster, node });
+        Rights::new(own, tls.live_rules().clone()).recorded(tls.audit.clone(), None)
+    }
+
     /// Returns whether connections without TLS are served beside those over it.
     pub fn is_in_transition(&self) -> bool {
         self.is_in_transition

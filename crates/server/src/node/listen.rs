@@ -5,10 +5,11 @@ use crate::access::{Listener, Reach};
 use crate::cluster_client::ClusterClient;
 use crate::config::Config;
 use crate::http::HttpService;
-use crate::memory::NodeMemory;
+use crate::memory::{Accounted, ConnectionMemory, NodeMemory};
 use crate::observe::{Health, probes};
 use crate::port::{PortOptions, Stats};
 use crate::redis::{self, ClusterExecutor, RedisPort};
+use axum::Router;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -69,10 +70,18 @@ impl Parts {
         self.router.tasks.spawn_lasting("probes", serving);
     }
 
-    /// Returns the client of the cluster that the node uses for its own clients.
-    pub(super) fn cluster_client(&self) -> Arc<ClusterClient> {
+    /// Returns the client of the cluster that the node uses for its own clients. `services` are those that it calls on
+    /// this node.
+    pub(super) fn cluster_client(
+        &self,
+        services: Router,
+        options: &PortOptions,
+        memory: &Arc<NodeMemory>,
+    ) -> Arc<ClusterClient> {
         let address = self.addresses.for_clients().to_owned();
-        Arc::new(ClusterClient::new(self.access.clone(), address))
+        let memory = ConnectionMemory::new(memory, options.connection_window_bytes_max);
+        let services = Accounted::new(services, memory, options.body, self.access.own_rights());
+        Arc::new(ClusterClient::new(self.access.clone(), (address, services)))
     }
 
     pub(super) fn http(

@@ -398,17 +398,16 @@ impl Parts {
         };
         self.serve_probes(probes, &health, stopping);
         let status = routes(health);
-        let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
-        let client = self.cluster_client();
-        let http = self.http(client.clone(), stop).routes();
-        let routes = grpc.merge(tikv.routes()).merge(http).merge(status);
-        let routes = routes.fallback(port::answer_unsupported);
+        let grpc = port::with_text_of_unsupported(grpc.into_axum_router()).merge(tikv.routes());
         let options = port::PortOptions {
             access: self.access.clone(),
             connections_max: reload.connections_max.clone(),
             handles: self.config.descriptors.handles().clone(),
             ..port::PortOptions::default()
         };
+        let client = self.cluster_client(grpc.clone(), &options, &memory);
+        let http = self.http(client.clone(), stop).routes();
+        let routes = grpc.merge(http).merge(status).fallback(port::answer_unsupported);
         self.serve_redis((redis, client), (&options, &memory, &stats), stopping);
         let (transport, stopped) = (self.transport.clone(), stopping.subscribe());
         let serving = port::serve(listeners, routes, transport, options, memory, stats, stopped);

@@ -2,7 +2,7 @@
 
 use super::PortOptions;
 use super::tests::{Port, hasty, start};
-use crate::access::{Access, LiveRules, Principal, Rights, Rules, plain};
+use crate::access::{Access, CallClass, LiveRules, Principal, Rights, Rules, plain};
 use crate::config::Config;
 use crate::transport::tests::common::{Book, append, heartbeat, message, until};
 use crate::transport::{CloseReason, MAGIC, RejectReason};
@@ -110,6 +110,18 @@ async fn get(port: &Port, tls: &ClientTls, path: &str) -> String {
         stream.read_to_string(&mut answer).await.map(|_| answer)
     };
     asked.await.unwrap_or_else(|error: std::io::Error| error.to_string())
+}
+
+#[test]
+fn a_node_calls_its_own_services_with_the_rights_of_a_node() {
+    let own = Place::new().node("prod", "n1", "optional").own_rights();
+    assert_eq!(own.node().map(ToString::to_string).as_deref(), Some("n1"));
+    let path = "/stele.redis.v1.Redis/Run";
+    assert!(own.check("/tikvpb.Tikv/RawGet").is_err(), "without the mark of a client's call");
+    let for_client = own.for_request(Some(CallClass::Forwarded));
+    assert!(for_client.check(path).is_ok() && for_client.standing().is_none());
+    let plain = Access::open(&Config::default()).unwrap().own_rights();
+    assert_eq!(plain.principal(), &Principal::Plain);
 }
 
 #[tokio::test]
