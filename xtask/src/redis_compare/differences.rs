@@ -69,11 +69,29 @@ const TEXTS: &[Texts] = &[
         other: "ERR syntax error",
         reason: "CLIENT KILL ID with a word has the text of Redis",
     },
+    Texts {
+        against: "valkey",
+        command: "client",
+        stele: "ERR Invalid client ID",
+        other: "ERR syntax error",
+        reason: "CLIENT LIST ID with a word has the text of Redis",
+    },
+    Texts {
+        against: "valkey",
+        command: "evalsha",
+        stele: "NOSCRIPT No matching script. Please use EVAL.",
+        other: "NOSCRIPT No matching script.",
+        reason: "EVALSHA of an unknown script has the text of Redis",
+    },
 ];
 const NESTED: &str = "MULTI and WATCH within MULTI have the texts of Redis, and EXEC is executed";
 
 const ALLOWED: &[Allowed] = &[
-    Allowed { against: "", applies: is_same_without_order, reason: "members and names have no order" },
+    Allowed {
+        against: "",
+        applies: is_same_without_order,
+        reason: "members and names have no order",
+    },
     Allowed {
         against: "",
         applies: is_same_time,
@@ -100,6 +118,20 @@ const ALLOWED: &[Allowed] = &[
         against: "",
         applies: has_advice,
         reason: "the text of an error also says what to do instead",
+    },
+    Allowed {
+        against: "",
+        applies: |pair| pair.command.is("waitaof") && pair.stele.elements().is_some(),
+        reason: "WAITAOF counts the node, of which every write is durable; the other server has no log",
+    },
+    Allowed {
+        against: "",
+        applies: |pair| {
+            pair.command.is("client")
+                && pair.command.lower(2) == b"user"
+                && *pair.stele == Reply::Integer(0)
+        },
+        reason: "CLIENT KILL USER does not say whether a grant has this name",
     },
     Allowed {
         against: "",
@@ -169,23 +201,43 @@ const MISSING_AGAIN: &str = "EXEC is executed if a watched name that was missing
 /// meanwhile. WATCH follows EXISTS of the same names.
 fn may_be_missing_again(sequence: &Sequence, exec: usize, stele: &[Reply]) -> bool {
     const DELETING: [&str; 21] = [
-        "del", "unlink", "getdel", "delex", "rename", "renamenx", "hdel", "srem", "flushdb", "set", "getex", "expire",
-        "pexpire", "expireat", "pexpireat", "setex", "psetex", "exec", "copy", "mset", "getset",
+        "del",
+        "unlink",
+        "getdel",
+        "delex",
+        "rename",
+        "renamenx",
+        "hdel",
+        "srem",
+        "flushdb",
+        "set",
+        "getex",
+        "expire",
+        "pexpire",
+        "expireat",
+        "pexpireat",
+        "setex",
+        "psetex",
+        "exec",
+        "copy",
+        "mset",
+        "getset",
     ];
     let Some((exec, before)) = sequence.commands.get(..=exec).and_then(<[_]>::split_last) else {
         return false;
     };
-    let is_watch = |command: &Command| {
-        command.is("watch") && command.connection == exec.connection
-    };
+    let is_watch = |command: &Command| command.is("watch") && command.connection == exec.connection;
     let Some(watch) = before.iter().position(is_watch).filter(|_| exec.is("exec")) else {
         return false;
     };
     let was_missing = (0..before.len()).any(|place| {
         let is_counted = before.get(place).is_some_and(|exists| exists.is("exists"));
-        let (names, found) = (before.get(place).map_or(0, |it| it.words.len() - 1), stele.get(place));
+        let (names, found) =
+            (before.get(place).map_or(0, |it| it.words.len() - 1), stele.get(place));
         let is_watched = before.get(place + 1).is_some_and(is_watch);
-        is_counted && is_watched && matches!(found, Some(Reply::Integer(found)) if *found < names as i64)
+        is_counted
+            && is_watched
+            && matches!(found, Some(Reply::Integer(found)) if *found < names as i64)
     });
     was_missing && before.iter().skip(watch).any(|command| command.is_one_of(&DELETING))
 }
@@ -257,7 +309,8 @@ fn is_same_without_order(pair: &Pair<'_>) -> bool {
 }
 
 fn is_same_time(pair: &Pair<'_>) -> bool {
-    let (Reply::Integer(stele @ 0..), Reply::Integer(other @ 0..)) = (pair.stele, pair.other) else {
+    let (Reply::Integer(stele @ 0..), Reply::Integer(other @ 0..)) = (pair.stele, pair.other)
+    else {
         return false;
     };
     let (difference, most_ms) = (stele.abs_diff(*other), TIME_MS_MAX + pair.elapsed_ms);
@@ -307,4 +360,68 @@ fn is_same_description(pair: &Pair<'_>) -> bool {
     };
     let (stele, other) = (stated(pair.stele), stated(pair.other));
     stele.is_some() && stele == other
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::redis_compare::servers::VALKEY;
+
+    fn replies(text: &str) -> Vec<Reply> {
+        let mut input = text.as_bytes();
+        std::iter::from_fn(|| Reply::read(&mut input).ok()).collect()
+    }
+
+    /// Returns the first difference of replies to commands, each a line.
+    fn found(commands: &str, stele: &str, other: &str) -> Option<String> {
+        let commands =
+            commands.lines().map(|line| Command::of(0, &line.split(' ').collect::<Vec<_>>()));
+        let sequence =
+            Sequence { seed: 1, protocol: 2, names: Vec::new(), commands: commands.collect() };
+        let replies = (&replies(stele)[..], &replies(other)[..], 100);
+        let difference = first(&sequence, replies, &VALKEY, &mut Met::new())?;
+        Some(difference.queued.unwrap_or(difference.command).shown(0))
+    }
+
+    #[test]
+    fn only_differences_with_a_reason_are_allowed() {
+        let pages = ("*2\r\n:1\r\n:2\r\n", "*2\r\n:2\r\n:1\r\n");
+        assert_eq!(found("SMEMBERS s", pages.0, pages.1), None);
+        assert_eq!(found("HMGET h a b", pages.0, pages.1).unwrap(), "0> HMGET h a b");
+        assert_eq!(
+            found("HGETALL h", pages.0, pages.1).unwrap(),
+            "0> HGETALL h",
+            "pairs stay pairs"
+        );
+        assert_eq!(found("SMEMBERS s", "*1\r\n:1\r\n", "~1\r\n:1\r\n").unwrap(), "0> SMEMBERS s");
+        assert_eq!(found("PTTL a", ":5000\r\n", ":6600\r\n"), None);
+        assert_eq!(found("PTTL a", ":5000\r\n", ":6601\r\n").unwrap(), "0> PTTL a");
+        assert_eq!(found("TTL a", ":-1\r\n", ":-2\r\n").unwrap(), "0> TTL a");
+        assert_eq!(found("GET a", "-ERR a\r\n", "-ERR b\r\n").unwrap(), "0> GET a");
+        assert_eq!(found("GET a\nGET b", "$-1\r\n:1\r\n", "$-1\r\n:2\r\n").unwrap(), "0> GET b");
+    }
+
+    #[test]
+    fn replies_of_a_transaction_are_compared_one_by_one() {
+        let commands = "MULTI\nSMEMBERS s\nGET a\nEXEC";
+        let queued = "+OK\r\n+QUEUED\r\n+QUEUED\r\n";
+        let reply =
+            |members: &str, value: &str| format!("{queued}*2\r\n*2\r\n{members}:{value}\r\n");
+        let stele = reply(":1\r\n:2\r\n", "5");
+        assert_eq!(found(commands, &stele, &reply(":2\r\n:1\r\n", "5")), None);
+        assert_eq!(found(commands, &stele, &reply(":2\r\n:1\r\n", "6")).unwrap(), "0> GET a");
+        let shorter = format!("{queued}*1\r\n:5\r\n");
+        assert_eq!(found(commands, &stele, &shorter).unwrap(), "0> EXEC");
+    }
+
+    #[test]
+    fn a_transaction_may_only_be_executed_if_a_watched_name_was_missing() {
+        let commands = "EXISTS a\nWATCH a\nMULTI\nEXEC";
+        let with = |found: &str, end: &str| format!(":{found}\r\n+OK\r\n+OK\r\n{end}\r\n");
+        let (executed, aborted) = (with("0", "*0"), with("0", "*-1"));
+        assert_eq!(found(commands, &executed, &aborted).unwrap(), "0> EXEC");
+        let deleted = commands.replace("MULTI", "DEL a");
+        assert_eq!(found(&deleted, &executed, &aborted), None);
+        assert_eq!(found(&deleted, &with("1", "*0"), &with("1", "*-1")).unwrap(), "0> EXEC");
+    }
 }

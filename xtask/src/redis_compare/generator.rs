@@ -2,6 +2,7 @@
 
 use super::sequence::{Command, Sequence, Word};
 use super::servers::Features;
+use super::values::{FIELDS, NUMBERS, OF_CONNECTION, PATTERNS, PLACES, TEXTS, WRONG};
 
 /// Random numbers from a seed (splitmix64).
 struct Rng(u64);
@@ -28,81 +29,6 @@ impl Rng {
         &from[self.below(from.len())]
     }
 }
-
-/// Numbers as clients write them, and texts that are almost numbers.
-const NUMBERS: [&str; 34] = [
-    "0",
-    "1",
-    "-1",
-    "7",
-    "100",
-    "9223372036854775807",
-    "-9223372036854775808",
-    "9223372036854775806",
-    "9223372036854775808",
-    "-9223372036854775809",
-    "+1",
-    "01",
-    " 1",
-    "1 ",
-    "-0",
-    "1.0",
-    "0.1",
-    "0.2",
-    "-2.5",
-    "1e20",
-    "1e400",
-    "-1e400",
-    "1e4931",
-    "1e5000",
-    "1e-18",
-    "123456789.123456789",
-    "3.",
-    ".5",
-    "0x10",
-    "inf",
-    "-inf",
-    "nan",
-    "1e",
-    "--1",
-];
-const TEXTS: [&str; 8] =
-    ["", "hello", "Hello World", "a\r\nb\0c", "\u{ff}\u{100}", "*", "{x}", "abcdefghijklmnopqrstuvwxyz0123456789"];
-const FIELDS: [&str; 7] = ["f", "g", "h", "", "a\0\r\n", "1", "field with a longer name than others"];
-const PLACES: [&str; 14] = [
-    "0",
-    "1",
-    "2",
-    "5",
-    "-1",
-    "-2",
-    "-5",
-    "-100",
-    "100",
-    "9223372036854775807",
-    "-9223372036854775808",
-    "9223372036854775808",
-    "a",
-    "",
-];
-const PATTERNS: [&str; 16] = [
-    "*", "", "k*", "?*", "*a", "[a-z]*", "[z-a]*", "[^k]*", "[!k]*", "[k", "\\k*", "k\\*", "*:*", "{*}*", "**?", "f",
-];
-/// Words in place of others. None is the number of a database or a time that passes soon.
-const WRONG: [&str; 12] = [
-    "",
-    "abc",
-    "-1",
-    "9223372036854775807",
-    "9223372036854775808",
-    " 1",
-    "1.5",
-    "NX",
-    "XX",
-    "GET",
-    "KEEPTTL",
-    "a\0b",
-];
 
 /// Returns the sequence of a seed.
 pub(super) fn sequence(seed: u64, features: Features) -> Sequence {
@@ -212,7 +138,8 @@ impl Generator {
             1 if words.len() > 1 => {
                 let place = 1 + self.rng.below(words.len() - 1);
                 // All names must be known, to compare and delete the keys at the end.
-                let is_name = |word: &Word| matches!(word, Word::Bytes(it) if self.names.contains(it));
+                let is_name =
+                    |word: &Word| matches!(word, Word::Bytes(it) if self.names.contains(it));
                 if !is_name(&words[place]) {
                     words[place] = (*self.rng.pick(&WRONG)).into();
                 }
@@ -249,7 +176,8 @@ impl Generator {
                 text.as_str().into()
             }
             _ => {
-                let text = format!("{}e{}", self.rng.below(100_000), self.rng.below(60) as i64 - 30);
+                let text =
+                    format!("{}e{}", self.rng.below(100_000), self.rng.below(60) as i64 - 30);
                 text.as_str().into()
             }
         }
@@ -340,7 +268,8 @@ impl Generator {
         if self.rng.percent(35) {
             return all;
         }
-        let conditions = ["NX", "XX", "nx", "xx", "GET", "NX GET", "XX GET", "NX XX", "GET GET", "XX XX"];
+        let conditions =
+            ["NX", "XX", "nx", "xx", "GET", "NX GET", "XX GET", "NX XX", "GET GET", "XX XX"];
         if self.rng.percent(60) {
             all.extend(words(self.rng.pick::<&str>(&conditions)));
         }
@@ -420,7 +349,8 @@ impl Generator {
     }
 
     fn of_numbers(&mut self) -> Words {
-        let command = *self.rng.pick(&["INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "INCRBYFLOAT"]);
+        let command =
+            *self.rng.pick(&["INCR", "DECR", "INCRBY", "DECRBY", "INCRBYFLOAT", "INCRBYFLOAT"]);
         let mut all = self.with_names(command, 1);
         match command {
             "INCRBY" | "DECRBY" => all.push(self.number()),
@@ -483,16 +413,49 @@ impl Generator {
             false => self.relative(is_seconds),
         });
         if self.rng.percent(50) {
-            let options = ["NX", "XX", "GT", "LT", "gt", "NX XX", "GT LT", "XX GT", "XX LT", "NX GT", "AB", "GT GT"];
+            let options = [
+                "NX", "XX", "GT", "LT", "gt", "NX XX", "GT LT", "XX GT", "XX LT", "NX GT", "AB",
+                "GT GT",
+            ];
             all.extend(words(self.rng.pick::<&str>(&options)));
         }
         all
     }
 
+    /// Returns a command with many members: the servers store them in other forms, and scan them in pages.
+    fn large(&mut self, command: &str) -> Words {
+        let mut all = self.with_names(command, 1);
+        for member in 0..*self.rng.pick(&[130, 150, 300, 600]) {
+            all.push(format!("m{member}").as_str().into());
+            if command == "HSET" {
+                all.push(self.number());
+            }
+        }
+        all
+    }
+
     fn of_hashes(&mut self) -> Words {
+        if self.rng.percent(1) {
+            return self.large("HSET");
+        }
         let command = *self.rng.pick(&[
-            "HSET", "HSET", "HSET", "HMSET", "HSETNX", "HGET", "HMGET", "HGETALL", "HDEL", "HDEL", "HEXISTS", "HLEN",
-            "HSTRLEN", "HKEYS", "HVALS", "HINCRBY", "HINCRBYFLOAT",
+            "HSET",
+            "HSET",
+            "HSET",
+            "HMSET",
+            "HSETNX",
+            "HGET",
+            "HMGET",
+            "HGETALL",
+            "HDEL",
+            "HDEL",
+            "HEXISTS",
+            "HLEN",
+            "HSTRLEN",
+            "HKEYS",
+            "HVALS",
+            "HINCRBY",
+            "HINCRBYFLOAT",
         ]);
         let mut all = self.with_names(command, 1);
         match command {
@@ -517,8 +480,18 @@ impl Generator {
     }
 
     fn of_sets(&mut self) -> Words {
+        if self.rng.percent(1) {
+            return self.large("SADD");
+        }
         let command = *self.rng.pick(&[
-            "SADD", "SADD", "SADD", "SREM", "SISMEMBER", "SMISMEMBER", "SMEMBERS", "SCARD",
+            "SADD",
+            "SADD",
+            "SADD",
+            "SREM",
+            "SISMEMBER",
+            "SMISMEMBER",
+            "SMEMBERS",
+            "SCARD",
         ]);
         let mut all = self.with_names(command, 1);
         match command {
@@ -535,9 +508,22 @@ impl Generator {
 
     /// Adds a command of a whole database, or a scan of a name.
     fn add_scan(&mut self, connection: usize) {
-        let command = *self.rng.pick(&["SCAN", "SCAN", "HSCAN", "HSCAN", "SSCAN", "KEYS", "DBSIZE", "RANDOMKEY"]);
+        let command = *self.rng.pick(&[
+            "SCAN",
+            "SCAN",
+            "HSCAN",
+            "HSCAN",
+            "SSCAN",
+            "KEYS",
+            "DBSIZE",
+            "RANDOMKEY",
+            "FLUSHDB",
+        ]);
         let mut all = words(command);
         match command {
+            "FLUSHDB" => {
+                all.extend(words(self.rng.pick::<&str>(&["ASYNC", "SYNC", "X", "SYNC X"])))
+            }
             "KEYS" => all.push((*self.rng.pick(&PATTERNS)).into()),
             "HSCAN" | "SSCAN" => all.push(self.name()),
             _ => {}
@@ -557,7 +543,9 @@ impl Generator {
                 }
                 1 => {
                     all.push("COUNT".into());
-                    all.push((*self.rng.pick(&["1", "10", "1000", "100000", "0", "-1", "a"])).into());
+                    all.push(
+                        (*self.rng.pick(&["1", "10", "1000", "100000", "0", "-1", "a"])).into(),
+                    );
                 }
                 2 if command == "HSCAN" => all.push("NOVALUES".into()),
                 2 if command == "SCAN" => {
@@ -565,7 +553,9 @@ impl Generator {
                     let kinds = ["string", "hash", "SET", "list", "zset", "stream", "set"];
                     all.push((*self.rng.pick(&kinds)).into());
                 }
-                3 if self.rng.percent(20) => all.push((*self.rng.pick(&["NOVALUES", "X", "MATCH"])).into()),
+                3 if self.rng.percent(20) => {
+                    all.push((*self.rng.pick(&["NOVALUES", "X", "MATCH"])).into())
+                }
                 _ => {}
             }
         }
@@ -581,84 +571,6 @@ impl Generator {
     }
 }
 
-/// Commands of the connection and of the server, each word after a space.
-const OF_CONNECTION: [&str; 74] = [
-    "PING",
-    "PING hello",
-    "PING a b",
-    "ECHO hello",
-    "ECHO",
-    "SELECT 16",
-    "SELECT -1",
-    "SELECT abc",
-    "SELECT 9223372036854775808",
-    "SELECT",
-    "MULTI",
-    "EXEC",
-    "DISCARD",
-    "MULTI extra",
-    "DISCARD extra",
-    "UNWATCH",
-    "UNWATCH extra",
-    "WATCH",
-    "RESET extra",
-    "HELLO 2",
-    "HELLO 3",
-    "HELLO 4",
-    "HELLO abc",
-    "HELLO 3 NOSUCH",
-    "HELLO 3 SETNAME a",
-    "HELLO 3 AUTH default x",
-    "HELLO 3 AUTH nosuch x",
-    "HELLO 3 AUTH default",
-    "AUTH default x",
-    "AUTH nosuch x",
-    "AUTH x",
-    "AUTH a b c",
-    "CLIENT",
-    "CLIENT NOSUCH",
-    "CLIENT GETNAME",
-    "CLIENT SETNAME conn",
-    "CLIENT SETNAME a\nb",
-    "CLIENT SETNAME ",
-    "CLIENT SETNAME",
-    "CLIENT SETINFO lib-name name",
-    "CLIENT SETINFO lib-ver 1.0",
-    "CLIENT SETINFO nosuch 1.0",
-    "CLIENT SETINFO lib-name a\nb",
-    "CLIENT NO-EVICT on",
-    "CLIENT NO-EVICT nosuch",
-    "CLIENT NO-TOUCH off",
-    "CLIENT NO-TOUCH",
-    "CLIENT REPLY on",
-    "CLIENT REPLY nosuch",
-    "CLIENT KILL 127.0.0.1:1",
-    "CLIENT KILL ID abc",
-    "CLIENT KILL ID 999999",
-    "CLIENT KILL NOSUCH x",
-    "CLIENT KILL TYPE nosuch",
-    "COMMAND INFO get mset nosuch",
-    "COMMAND INFO set hset sadd expire",
-    "COMMAND GETKEYS get a",
-    "COMMAND GETKEYS mset a 1 b 2",
-    "COMMAND GETKEYS ping",
-    "COMMAND GETKEYS nosuch a",
-    "COMMAND GETKEYS get",
-    "COMMAND NOSUCH",
-    "CONFIG GET databases",
-    "CONFIG GET nosuch",
-    "CONFIG GET",
-    "CONFIG SET nosuch 1",
-    "CONFIG NOSUCH",
-    "CONFIG RESETSTAT",
-    "WAIT 0 10",
-    "WAIT abc 10",
-    "WAIT 0 -1",
-    "FUNCTION FLUSH",
-    "NOSUCH a b",
-    "SCRIPT EXISTS ffffffffffffffffffffffffffffffffffffffff abc",
-];
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -672,7 +584,8 @@ mod tests {
             assert_eq!(sequence.commands, super::sequence(seed, features).commands);
             seen.extend(sequence.commands.iter().map(|command| command.lower(0)));
         }
-        for name in ["set", "delex", "hincrbyfloat", "sscan", "randomkey", "watch", "exec", "copy"] {
+        for name in ["set", "delex", "hincrbyfloat", "sscan", "randomkey", "watch", "exec", "copy"]
+        {
             assert!(seen.contains(name.as_bytes()), "{name}");
         }
         let without = Features { has_ifeq: false, has_delex: false };

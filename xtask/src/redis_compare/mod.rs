@@ -9,6 +9,8 @@ mod generator;
 mod reply;
 mod sequence;
 mod servers;
+mod table;
+mod values;
 
 use crate::process::in_parallel_by;
 use crate::programs::{self, STELE};
@@ -20,7 +22,7 @@ use driver::Driver;
 use sequence::{Command, Sequence};
 use servers::{Against, Features};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -35,8 +37,10 @@ const SHOWN_OF_KIND_MAX: u64 = 2;
 /// Time between two lines about the progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 
-/// Compares a node with another server. Fails if replies differ.
+/// Compares a node with other servers. Fails if replies differ. With `--table` it writes the table of all
+/// commands instead.
 pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    let writes_table = flags.switch("--table");
     let against = match flags.value("--against")? {
         Some(name) => vec![Against::named(&name)?],
         None => vec![&servers::REDIS, &servers::VALKEY],
@@ -53,7 +57,24 @@ pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     };
     flags.end()?;
     ensure!((1..=THREADS_MAX).contains(&options.threads), "--threads takes 1 to {THREADS_MAX}");
-    compare(workspace, against, options)
+    match writes_table {
+        true => write_table(workspace, options),
+        false => compare(workspace, against, options),
+    }
+}
+
+fn write_table(workspace: &Workspace, options: Options) -> Result<()> {
+    let work = work(workspace)?;
+    let redis = servers::REDIS.start(&servers::REDIS.fetch(&work)?, &work)?;
+    let node = options.start_node(workspace, &work)?;
+    table::write(workspace, &redis.address, &node.address)
+}
+
+/// Returns the folder for what is fetched and started.
+fn work(workspace: &Workspace) -> Result<PathBuf> {
+    let work = workspace.target.join("redis-compare");
+    std::fs::create_dir_all(&work)?;
+    Ok(work)
 }
 
 struct Options {
@@ -65,18 +86,22 @@ struct Options {
     stele: Option<PathBuf>,
 }
 
+impl Options {
+    /// Starts the node of the given program, or of one that is built.
+    fn start_node(&self, workspace: &Workspace, work: &Path) -> Result<RedisServer> {
+        let built = || programs::build(workspace, STELE, false);
+        let stele = self.stele.clone().map_or_else(built, Ok)?;
+        RedisServer::node(&stele, work, 0)
+    }
+}
+
 fn seed_from_time() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.unwrap_or_default().as_secs() * 1_000_000 % 1_000_000_000_000
 }
 
-fn compare(
-    workspace: &Workspace,
-    against: Vec<&'static Against>,
-    options: Options,
-) -> Result<()> {
-    let work = workspace.target.join("redis-compare");
-    std::fs::create_dir_all(&work)?;
+fn compare(workspace: &Workspace, against: Vec<&'static Against>, options: Options) -> Result<()> {
+    let work = work(workspace)?;
     let mut others = Vec::new();
     let mut features = Features { has_ifeq: true, has_delex: true };
     for against in &against {
@@ -84,11 +109,7 @@ fn compare(
         features = features.and(servers::features(&server.address)?);
         others.push(server);
     }
-    let stele = match options.stele {
-        Some(program) => program,
-        None => programs::build(workspace, STELE, false)?,
-    };
-    let node = RedisServer::node(&stele, &work, 0)?;
+    let node = options.start_node(workspace, &work)?;
     let Options { from, sequences, threads, .. } = options;
     let comparison = Comparison {
         addresses: [&node].into_iter().chain(&others).map(|it| it.address.clone()).collect(),
@@ -152,9 +173,10 @@ impl Comparison {
             let sequence = generator::sequence(seed, self.features);
             let mut met = Met::new();
             let difference = self.difference(&mut servers, &sequence, &mut met);
-            let difference = difference
-                .inspect_err(|_| self.is_ended.store(true, Relaxed))
-                .with_context(|| format!("seed {seed}:{}", shown(&sequence.commands, first_database)))?;
+            let difference =
+                difference.inspect_err(|_| self.is_ended.store(true, Relaxed)).with_context(
+                    || format!("seed {seed}:{}", shown(&sequence.commands, first_database)),
+                )?;
             if self.note(&sequence, difference.as_ref(), met)
                 && let Some(difference) = difference
             {
@@ -234,7 +256,8 @@ impl Comparison {
         let Sequence { seed, protocol, commands, .. } = sequence;
         let Difference { against, command, queued, stele, other } = difference;
         let mut text = format!("\ndifference with seed {seed}, RESP{protocol}:");
-        text += &format!("{}\n  {}", shown(&commands, first_database), command.shown(first_database));
+        text +=
+            &format!("{}\n  {}", shown(&commands, first_database), command.shown(first_database));
         if let Some(queued) = queued {
             text += &format!("\n  for {}", queued.shown(first_database));
         }

@@ -49,7 +49,9 @@ impl Reply {
             b'-' => Self::Error(text.to_vec()),
             b':' => Self::Integer(number(text)?),
             b'$' | b'=' | b'!' => {
-                let Some(bytes) = length(text, STRING_BYTES_MAX)? else { return Ok(Self::NullBulk) };
+                let Some(bytes) = length(text, STRING_BYTES_MAX)? else {
+                    return Ok(Self::NullBulk);
+                };
                 let string = string(input, bytes)?;
                 match sign {
                     b'$' => Self::Bulk(string),
@@ -187,7 +189,9 @@ mod tests {
     #[test]
     fn what_is_no_reply_is_an_error() {
         let deep = "*1\r\n".repeat(40);
-        for bytes in ["", "+OK", "\r\n", "?\r\n", ":a\r\n", "$-2\r\n", "$3\r\nab\r\n", "%-1\r\n", &deep] {
+        for bytes in
+            ["", "+OK", "\r\n", "?\r\n", ":a\r\n", "$-2\r\n", "$3\r\nab\r\n", "%-1\r\n", &deep]
+        {
             assert!(read(bytes).is_err(), "{bytes:?}");
         }
     }

@@ -119,8 +119,9 @@ impl Sequence {
         if self.protocol == 3 {
             commands.push(Command::of(0, &["HELLO", "3"]));
         }
-        let is_used =
-            |database: &u8| self.commands.iter().any(|it| it.words.contains(&Word::Database(*database)));
+        let is_used = |database: &u8| {
+            self.commands.iter().any(|it| it.words.contains(&Word::Database(*database)))
+        };
         for database in (0..2).filter(|database| *database == 0 || is_used(database)) {
             commands.push(select(0, database));
             for name in &self.names {
@@ -137,13 +138,17 @@ impl Sequence {
         commands
     }
 
-    /// Removes the commands that are refused where they stand: those of whole databases in a transaction, and
-    /// a change of the protocol or of the user there: Redis leaves out the reply to a failed AUTH in EXEC.
+    /// Removes the commands that differ in a transaction. Those of whole databases are refused there, scripts are
+    /// refused when they are queued, and the protocol changes only after EXEC. Redis leaves out the reply to a
+    /// failed AUTH.
     pub(super) fn without_refused(mut self) -> Self {
         let mut is_open = [false; 2];
         self.commands.retain(|command| {
             let Some(is_open) = is_open.get_mut(command.connection) else { return false };
-            if *is_open && (command.is_one_of(&ALONE) || command.is_one_of(&["auth", "hello"])) {
+            if *is_open
+                && (command.is_one_of(&ALONE)
+                    || command.is_one_of(&["auth", "hello", "eval", "evalsha"]))
+            {
                 return false;
             }
             let arguments = command.words.len();
@@ -169,7 +174,8 @@ mod tests {
 
     #[test]
     fn scans_are_not_part_of_transactions() {
-        let words = [&["SCAN", "0"][..], &["MULTI"], &["scan", "0"], &["GET", "a"], &["HELLO", "3"]];
+        let words =
+            [&["SCAN", "0"][..], &["MULTI"], &["scan", "0"], &["GET", "a"], &["HELLO", "3"]];
         let mut commands: Vec<Command> = words.map(|words| Command::of(1, words)).into();
         commands.extend([Command::of(0, &["KEYS", "*"]), Command::of(1, &["EXEC"])]);
         commands.push(Command::of(1, &["DBSIZE"]));

