@@ -16,6 +16,8 @@ mod histories;
 mod house;
 mod invariants;
 mod mutants;
+mod redis_compare;
+mod redis_node;
 mod redis_suites;
 mod s3;
 mod sim_mutants;
@@ -59,6 +61,9 @@ const USAGE: &str = "usage: cargo xtask <command>
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
   redis-suites [--short]    run the tests of other projects on a Redis listener; [--only NAME] [--address A]
+  redis-compare [--against redis|valkey] [--sequences N] [--seed N] [--threads N] [--stele PROGRAM]
+                            send random sequences of commands to a node and to another server, and compare the
+                            replies; --table writes docs/redis-commands.md from the commands of both
   s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
@@ -134,6 +139,10 @@ fn run(arguments: &[String]) -> Result<()> {
         "redis-suites" => {
             tools::require(tools::FOR_REDIS_SUITES)?;
             redis_suites::run(&workspace, flags)
+        }
+        "redis-compare" => {
+            tools::require(tools::FOR_REDIS_COMPARE)?;
+            redis_compare::run(&workspace, flags)
         }
         "guard" => {
             let bless = flags.switch("--bless");

@@ -15,6 +15,7 @@ pub const COUNT_MAX: usize = 1000;
 
 const SYNTAX: &str = "ERR syntax error";
 const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
+const NO_VALUES: &str = "ERR NOVALUES option can only be used in HSCAN";
 
 /// Names of which type a scan returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,12 +81,17 @@ pub struct ScanRequest {
 }
 
 impl ScanRequest {
+    /// Whether the cursor of a request is a number. Redis reads the name before it reads the options.
+    pub fn has_cursor(request: &Request) -> bool {
+        from(cursor_of(request)).is_ok()
+    }
+
     /// Parses a request of SCAN, HSCAN or SSCAN. Fails with the reply.
     pub fn parse(request: &Request) -> Result<Self, Reply> {
         let name = request.spec().name;
-        let mut rest = request.arguments().iter().skip(if name == "scan" { 1 } else { 2 });
+        let mut rest = request.arguments().iter().skip(cursor_place(request) + 1);
         let mut scan = Self {
-            from: from(rest.next())?,
+            from: from(cursor_of(request))?,
             count: COUNT_DEFAULT,
             pattern: None,
             kind: KindFilter::Any,
@@ -94,6 +100,7 @@ impl ScanRequest {
         while let Some(option) = rest.next() {
             match (&option.to_ascii_lowercase()[..], name) {
                 (b"novalues", "hscan") => scan.has_values = false,
+                (b"novalues", _) => return Err(Reply::error(NO_VALUES)),
                 (b"count", _) => {
                     let count = rest.next().ok_or_else(|| Reply::error(SYNTAX))?;
                     let count = parse_i64(count).ok_or_else(|| Reply::error(NOT_AN_INTEGER))?;
@@ -124,6 +131,14 @@ impl ScanRequest {
 pub fn pattern_of(text: &Bytes) -> Result<Option<Glob>, Reply> {
     let pattern = Glob::new(text.clone()).map_err(|error| Reply::error(format!("ERR {error}")))?;
     Ok(Some(pattern).filter(|pattern| !pattern.is_any()))
+}
+
+fn cursor_place(request: &Request) -> usize {
+    if request.spec().name == "scan" { 1 } else { 2 }
+}
+
+fn cursor_of(request: &Request) -> Option<&Bytes> {
+    request.arguments().get(cursor_place(request))
 }
 
 fn from(cursor: Option<&Bytes>) -> Result<ScanFrom, Reply> {
@@ -183,15 +198,21 @@ mod tests {
             ("SCAN 0 COUNT 0", SYNTAX),
             ("SCAN 0 COUNT -1", SYNTAX),
             ("SCAN 0 COUNT x", NOT_AN_INTEGER),
-            ("SCAN 0 NOVALUES", SYNTAX),
+            ("SCAN 0 NOVALUES", NO_VALUES),
             ("SCAN 0 1", SYNTAX),
-            ("SSCAN s 0 NOVALUES", SYNTAX),
+            ("SSCAN s 0 NOVALUES", NO_VALUES),
             ("HSCAN h 0 TYPE hash", SYNTAX),
             ("SCAN 0 MATCH", SYNTAX),
         ];
         for (line, expected) in rows {
             assert_eq!(parse(line).unwrap_err(), expected, "{line}");
         }
+        let has_cursor = |line: &str| {
+            let words = line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes()));
+            ScanRequest::has_cursor(&Request::parse(0, words.collect()).unwrap())
+        };
+        assert!(has_cursor("HSCAN h 0 COUNT 0") && has_cursor("SSCAN s 5 X"));
+        assert!(!has_cursor("HSCAN 0 x") && !has_cursor("SCAN x"));
         let long = format!("SCAN 0 MATCH {}", "a".repeat(1025));
         assert!(parse(&long).unwrap_err().contains("the limit is 1024"));
     }

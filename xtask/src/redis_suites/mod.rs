@@ -4,19 +4,12 @@ mod outcomes;
 mod suites;
 
 use crate::programs::{self, STELE};
+use crate::redis_node::RedisServer;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use outcomes::{Outcomes, Skips};
-use std::fs::File;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
 use suites::{Place, SUITES, Suite};
 use xtask::flags::Flags;
-
-const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs the suites, or those that `--only` names, and prints what each of their tests came to. Fails if a
 /// test fails that the list of skips does not name. With `--address` they run on a server that is running.
@@ -52,7 +45,7 @@ fn run_suites(
         let text = match address {
             Some(address) => (suite.run)(&place, address, is_short)?,
             None => {
-                let server = Server::start(&stele, &work, suite.port)?;
+                let server = RedisServer::node(&stele, &work, suite.port)?;
                 let run = (suite.run)(&place, &server.address, is_short);
                 run.with_context(|| format!("{}: the node printed {}", suite.name, server.log()))?
             }
@@ -75,60 +68,4 @@ fn run_suites(
 
 fn names() -> String {
     SUITES.iter().map(|suite| suite.name).collect::<Vec<_>>().join(", ")
-}
-
-/// Node with a Redis listener, killed on drop.
-struct Server {
-    process: Child,
-    log: PathBuf,
-    /// Of clients of Redis.
-    address: String,
-    _data: tempfile::TempDir,
-}
-
-impl Server {
-    /// Starts a node of which the Redis listener has this port, or any if it is 0.
-    fn start(stele: &Path, work: &Path, port: u16) -> Result<Self> {
-        let data = tempfile::tempdir_in(work)?;
-        let bound = TcpListener::bind(("127.0.0.1", port));
-        let bound =
-            bound.with_context(|| format!("the suite needs port {port} of this machine"))?;
-        let own = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let address = bound.local_addr()?.to_string();
-        drop(bound);
-        let log = data.path().join("log");
-        let file = File::create(&log)?;
-        let process = Command::new(stele)
-            .args(["server", "--listen", &own, "--redis-listen", &address, "--redis-flush", "true"])
-            .arg("--store")
-            .arg(data.path().join("store"))
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .spawn()
-            .context("starting a node")?;
-        let mut server = Self { process, log, address, _data: data };
-        let started = Instant::now();
-        while TcpStream::connect(&server.address).is_err() {
-            ensure!(server.process.try_wait()?.is_none(), "the node has ended: {}", server.log());
-            ensure!(started.elapsed() < STARTED_WITHIN, "the node is not ready: {}", server.log());
-            thread::sleep(Duration::from_millis(50));
-        }
-        Ok(server)
-    }
-
-    /// Returns the end of what the node printed.
-    fn log(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }

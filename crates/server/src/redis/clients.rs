@@ -258,6 +258,7 @@ fn list(state: &ConnectionState, options: &[&[u8]]) -> Reply {
     match options {
         [] | [b"type", b"normal"] => {}
         [b"type", b"master" | b"replica" | b"slave" | b"pubsub"] => clients.clear(),
+        [b"type", kind] => return unknown_type(kind),
         [b"id", ids @ ..] if !ids.is_empty() => {
             let ids: Option<Vec<i64>> = ids.iter().map(|id| parse_i64(id)).collect();
             let Some(ids) = ids else { return Reply::error("ERR Invalid client ID") };
@@ -303,6 +304,7 @@ fn kill(state: &ConnectionState, options: &[&[u8]]) -> Reply {
             }
             [b"type", b"normal"] => {}
             [b"type", b"master" | b"replica" | b"slave" | b"pubsub"] => clients.clear(),
+            [b"type", kind] => return unknown_type(kind),
             [b"maxage", seconds] => match parse_i64(seconds).map(u64::try_from) {
                 Some(Ok(seconds)) => {
                     clients.retain(|client| client.connected.elapsed().as_secs() >= seconds);
@@ -317,6 +319,10 @@ fn kill(state: &ConnectionState, options: &[&[u8]]) -> Reply {
     clients.retain(|client| !skips_itself || client.id != state.client.id);
     clients.iter().for_each(|client| client.killed.cancel());
     Reply::count(clients.len())
+}
+
+fn unknown_type(kind: &[u8]) -> Reply {
+    Reply::error(format!("ERR Unknown client type '{}'", shown(kind)))
 }
 
 fn is_printable(text: &[u8]) -> bool {

@@ -55,8 +55,25 @@ fn script(arguments: &[Bytes]) -> Reply {
             Some(script) => Reply::Bulk(Bytes::from_static(script.sha1.as_bytes())),
             None => Reply::error(ScriptError::UnknownText.to_string()),
         },
-        _ => Reply::OK,
+        _ => match is_flush_mode(words) {
+            true => Reply::OK,
+            false => Reply::error("ERR SCRIPT FLUSH only support SYNC|ASYNC option"),
+        },
     }
+}
+
+/// FUNCTION FLUSH: there are no functions.
+pub(super) fn flush_functions(arguments: &[Bytes]) -> Reply {
+    match is_flush_mode(arguments.get(2..).unwrap_or_default()) {
+        true => Reply::OK,
+        false => Reply::error("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"),
+    }
+}
+
+fn is_flush_mode(words: &[Bytes]) -> bool {
+    let is_mode =
+        |word: &Bytes| word.eq_ignore_ascii_case(b"sync") || word.eq_ignore_ascii_case(b"async");
+    words.len() <= 1 && words.iter().all(is_mode)
 }
 
 const SECTIONS: [&str; 9] = [
@@ -222,9 +239,7 @@ fn config(state: &ConnectionState, arguments: &[Bytes]) -> Reply {
             let found = settings.filter(|(name, _)| wanted(name));
             Reply::Map(found.map(|(name, value)| (text(name), text(value))).collect())
         }
-        b"set" if !rest.len().is_multiple_of(2) => {
-            Reply::error("ERR wrong number of arguments for 'config|set' command")
-        }
+        b"set" if !rest.len().is_multiple_of(2) => Reply::error("ERR syntax error"),
         b"set" => {
             let is_known = |name: &Bytes| {
                 let name = name.to_ascii_lowercase();
@@ -279,9 +294,7 @@ fn command(arguments: &[Bytes]) -> Reply {
     match word.as_deref() {
         None => Reply::Array(CommandSpec::all().iter().map(described).collect()),
         Some(b"count") => Reply::count(CommandSpec::all().len()),
-        Some(b"list") => {
-            Reply::Array(CommandSpec::all().iter().map(|spec| text(spec.name)).collect())
-        }
+        Some(b"list") => list(names),
         Some(b"info") if names.is_empty() => {
             Reply::Array(CommandSpec::all().iter().map(described).collect())
         }
@@ -295,6 +308,24 @@ fn command(arguments: &[Bytes]) -> Reply {
         }
         Some(b"getkeys") => keys_of(names),
         Some(_) => Reply::error("ERR syntax error"),
+    }
+}
+
+/// Returns the names of commands: all of them, or those that a filter names.
+fn list(filter: &[Bytes]) -> Reply {
+    let words: Vec<Vec<u8>> = filter.iter().map(|word| word.to_ascii_lowercase()).collect();
+    let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+    let is_listed = |name: &str| match words[..] {
+        [b"filterby", b"pattern", pattern] => matches(pattern, name.as_bytes()),
+        [b"filterby", b"module", _] => false,
+        _ => true,
+    };
+    match words[..] {
+        [] | [b"filterby", b"pattern" | b"module", _] => {
+            let names = CommandSpec::all().iter().map(|spec| spec.name);
+            Reply::Array(names.filter(|name| is_listed(name)).map(text).collect())
+        }
+        _ => Reply::error("ERR syntax error"),
     }
 }
 

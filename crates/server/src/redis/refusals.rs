@@ -285,6 +285,35 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_commands_names_what_is_built() {
+        /// Commands that Redis 8.2 does not have.
+        const OF_OTHERS: [&str; 1] = ["delex"];
+        /// A subcommand that has an error of its own.
+        const REFUSED: [&str; 1] = ["client|tracking"];
+        let page = include_str!("../../../../docs/redis-commands.md");
+        let mut built = BTreeSet::new();
+        for row in page.lines().filter_map(|line| line.strip_prefix("| ")) {
+            let mut columns = row.split(" | ");
+            let name = columns.next().unwrap().to_lowercase().replace(' ', "|");
+            match columns.next().unwrap() {
+                "yes" | "differs" => assert!(built.insert(name.clone()), "{name} is there twice"),
+                "no" => {}
+                other => assert_eq!(other, "in Stele", "{name}"),
+            }
+        }
+        let mut known: BTreeSet<String> = BTreeSet::new();
+        known.extend(CommandSpec::all().iter().map(|spec| spec.name.to_owned()));
+        for (command, subcommands) in SUBCOMMANDS {
+            known.extend(subcommands.iter().map(|(name, _)| format!("{command}|{name}")));
+        }
+        for name in OF_OTHERS.iter().chain(&REFUSED) {
+            assert!(known.remove(*name), "{name}");
+        }
+        let remedy = "run cargo xtask redis-compare --table";
+        assert_eq!(built, known, "docs/redis-commands.md is of another version: {remedy}");
+    }
+
+    #[test]
     fn subcommands_are_those_of_commands_and_checked_by_their_number_of_arguments() {
         let error = |text: &'static str| {
             let request = Request::parse(0, text.split(' ').map(Bytes::from).collect()).unwrap();

@@ -35,6 +35,7 @@ const CALLS_PER_SCAN_MAX: usize = 16;
 const CHOICE_NAMES: u32 = 64;
 /// Regions of a database among which RANDOMKEY chooses first.
 const CHOICE_REGIONS_MAX: usize = 4096;
+const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 /// Memory of a name or member in a reply, beside its bytes.
 const ELEMENT_BYTES: u64 = 64;
 
@@ -218,7 +219,7 @@ impl ClusterExecutor {
     ) -> Result<Reply, RedisFailure> {
         let scan = match ScanRequest::parse(request) {
             Ok(scan) => scan,
-            Err(refused) => return Ok(refused),
+            Err(refused) => return self.refused_members(request, refused).await,
         };
         let name = request.arguments().get(1).cloned().unwrap_or_default();
         let header_key = redis_key::header_key(request.database(), &name);
@@ -244,9 +245,7 @@ impl ClusterExecutor {
         let key = user_key(&header_key);
         let page = self.members(&key, message).await?;
         if page.wrong_type {
-            return Ok(Reply::error(
-                "WRONGTYPE Operation against a key holding the wrong kind of value",
-            ));
+            return Ok(Reply::error(WRONG_TYPE));
         }
         charge(memory, &page.fields)?;
         charge(memory, &page.values)?;
@@ -257,6 +256,36 @@ impl ClusterExecutor {
             self.advance(scan.from, ScanPlace::Members { header_key, stamp, after })
         });
         Ok(scan_reply(next, found))
+    }
+
+    /// Answers a scan with wrong options. As in Redis, a name that is missing or has another type is answered
+    /// before the options are refused.
+    async fn refused_members(
+        &self,
+        request: &Request,
+        refused: Reply,
+    ) -> Result<Reply, RedisFailure> {
+        if !ScanRequest::has_cursor(request) {
+            return Ok(refused);
+        }
+        let name = request.arguments().get(1).cloned().unwrap_or_default();
+        let header_key = redis_key::header_key(request.database(), &name);
+        let message = MembersRequest {
+            context: None,
+            database: u32::from(request.database()),
+            name,
+            r#type: if request.spec().name == "hscan" { "hash" } else { "set" }.to_owned(),
+            after: None,
+            examined_max: 1,
+            pattern: Bytes::from_static(b"*"),
+            fields_only: true,
+        };
+        let page = self.members(&user_key(&header_key), message).await?;
+        Ok(match (page.wrong_type, page.fields.is_empty()) {
+            (true, _) => Reply::error(WRONG_TYPE),
+            (false, true) => scan_reply(None, Vec::new()),
+            (false, false) => refused,
+        })
     }
 
     /// Returns a page of members. An intent that it meets is resolved before.

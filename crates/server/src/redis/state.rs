@@ -194,17 +194,22 @@ impl ConnectionState {
                 self.transaction.unwatch();
                 Reply::OK
             }
-            "wait" => match [argument(1), argument(2)].iter().all(|it| parse_i64(it).is_some()) {
-                true => Reply::count(self.redis.executor.followers_of_a_write()),
-                false => Reply::error("ERR value is not an integer or out of range"),
-            },
-            "waitaof" => {
-                let followers = Reply::count(self.redis.executor.followers_of_a_write());
-                Reply::Array(vec![Reply::Integer(1), followers])
-            }
-            "function" => Reply::OK,
+            "wait" | "waitaof" => self.wait(arguments),
+            "function" => information::flush_functions(arguments),
             "client" => clients::answer(self, arguments),
             name => information::answer(self, name, arguments),
+        }
+    }
+
+    /// Answers at once: a write is on the disks of a quorum before it is acknowledged.
+    fn wait(&self, arguments: &[Bytes]) -> Reply {
+        if let Some(refused) = refused_wait(arguments) {
+            return refused;
+        }
+        let followers = Reply::count(self.redis.executor.followers_of_a_write());
+        match arguments {
+            [_, _, _] => followers,
+            _ => Reply::Array(vec![Reply::Integer(1), followers]),
         }
     }
 
@@ -337,6 +342,26 @@ const NO_AUTH_HELLO: &str = "NOAUTH HELLO must be called with the client already
 const WRONG_PASS: &str = "WRONGPASS invalid username-password pair or user is disabled.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are \
      you sure your configuration is correct?";
+
+/// Returns the error of wrong arguments of WAIT and WAITAOF: the least numbers of copies, then the time.
+fn refused_wait(arguments: &[Bytes]) -> Option<Reply> {
+    let (time, copies) = arguments.get(1..)?.split_last()?;
+    for (place, copies_min) in copies.iter().enumerate() {
+        let error = match (parse_i64(copies_min), copies.len(), place) {
+            (None, _, _) => "ERR value is not an integer or out of range",
+            // WAIT takes any number.
+            (_, 1, _) | (Some(0 | 1), _, 0) | (Some(0..), _, 1) => continue,
+            (_, _, 0) => "ERR value is out of range, value must between 0 and 1",
+            _ => "ERR value is out of range, must be positive",
+        };
+        return Some(Reply::error(error));
+    }
+    match parse_i64(time) {
+        None => Some(Reply::error("ERR timeout is not an integer or out of range")),
+        Some(..=-1) => Some(Reply::error("ERR timeout is negative")),
+        Some(_) => None,
+    }
+}
 
 /// Returns whether a command is executed within MULTI at once.
 fn is_immediate(name: &str) -> bool {
