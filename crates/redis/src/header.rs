@@ -135,6 +135,13 @@ impl Header {
         std::iter::once(self.stamp)
     }
 
+    /// Returns the header with an expiry, if it has one, so many seconds later.
+    pub(crate) fn expiring_later(self, by_s: u64) -> Self {
+        let later_ms = self.expires_at_ms.saturating_add(by_s.saturating_mul(1000));
+        let expires_at_ms = if self.expires_at_ms == 0 { 0 } else { later_ms };
+        Self { expires_at_ms, ..self }
+    }
+
     /// Returns the expiry of the engine's pair in Unix seconds, rounded up; 0 disables it.
     pub fn expires_at_s(&self) -> u64 {
         self.expires_at_ms.div_ceil(1000)

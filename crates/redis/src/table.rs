@@ -71,6 +71,11 @@ impl CommandSpec {
         &TABLE
     }
 
+    /// Returns the place of the command among [`CommandSpec::all`].
+    pub fn place(&self) -> usize {
+        TABLE.binary_search_by(|spec| spec.name.cmp(self.name)).unwrap_or_default()
+    }
+
     /// Whether the command has all of these flags.
     pub fn has(&self, flags: u8) -> bool {
         self.flags & flags == flags

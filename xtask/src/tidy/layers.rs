@@ -43,7 +43,17 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ),
     ("stele-client", &["stele-proto", "stele-tls", "stele-types"]),
     ("stele-load", &["stele-client", "stele-tls", "stele-types"]),
-    ("stele-backup", &["stele-client", "stele-engine", "stele-proto", "stele-tls", "stele-types"]),
+    (
+        "stele-backup",
+        &[
+            "stele-client",
+            "stele-engine",
+            "stele-proto",
+            "stele-redis",
+            "stele-tls",
+            "stele-types",
+        ],
+    ),
     (
         "stele-cli",
         &[

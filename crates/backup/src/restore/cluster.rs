@@ -1,7 +1,7 @@
 //! A cluster as the target of a restore: writes that are repeated until they are done, and regions that are
 //! split before there is data, so that all nodes write.
 
-use super::Target;
+use super::{RestoredKeys, Target};
 use crate::format::{Base, Moment};
 use bytes::Bytes;
 use std::collections::BTreeSet;
@@ -60,22 +60,31 @@ impl Target for ClusterTarget {
         compared.missing
     }
 
-    async fn delete_range(&self, family: ColumnFamily, range: KeyRange) -> Result<()> {
+    async fn delete_range(
+        &self,
+        family: ColumnFamily,
+        range: KeyRange,
+        keys: &RestoredKeys,
+    ) -> Result<()> {
         let client = self.client.family(family);
         if family == ColumnFamily::Redis {
-            return delete_pairs(&client, range).await;
+            return delete_pairs(&client, range, keys).await;
         }
         repeated(|| client.delete_range(range.clone())).await
     }
 }
 
-/// Deletes the pairs of a range one by one: a cluster takes no delete of a range of Redis keys from clients.
-async fn delete_pairs(client: &Client, range: KeyRange) -> Result<()> {
+/// Deletes the pairs of Redis keys of a range one by one: a cluster takes no delete of such a range from clients.
+async fn delete_pairs(client: &Client, range: KeyRange, keys: &RestoredKeys) -> Result<()> {
     let options = ScanOptions { keys_only: true, ..ScanOptions::default() };
     let mut pages = client.scan(range, options);
     while let Some(page) = pages.next_page().await? {
-        let deletes = page.into_iter().map(|pair| KeyWrite { key: pair.key, put: None });
+        let wanted = page.into_iter().filter(|pair| keys.delete(ColumnFamily::Redis, &pair.key));
+        let deletes = wanted.map(|pair| KeyWrite { key: pair.key, put: None });
         let deletes: Vec<KeyWrite> = deletes.collect();
+        if deletes.is_empty() {
+            continue;
+        }
         repeated(|| client.write(deletes.clone())).await?;
     }
     Ok(())

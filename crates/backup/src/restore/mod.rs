@@ -5,6 +5,7 @@ mod catalogue;
 mod choice;
 mod cluster;
 mod history;
+mod keys;
 mod replay;
 #[cfg(test)]
 mod tests;
@@ -13,16 +14,19 @@ pub use catalogue::{access_grants, access_text, apply_access, apply_settings};
 pub use choice::{ChosenMoment, MomentChoice, choose, clocks_ms, parse_time, time_text};
 pub use cluster::{ClusterTarget, has_data, keys_by_bytes, keys_of_moment, presplit};
 pub use history::{HistoryWrite, KeyHistory, history, state_at};
+pub use keys::RestoredKeys;
 
 use crate::Repository;
 use crate::format::{Base, Moment};
 use bytes::Bytes;
+use keys::is_header;
 use replay::Replay;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use stele_client::KeyWrite;
-use stele_types::{ColumnFamily, KeyRange, Result, is_expired};
+use stele_redis::transaction::expiring_later;
+use stele_types::{ColumnFamily, Error, KeyRange, Result, is_expired};
 
 /// Store or cluster into which a moment is restored.
 pub trait Target: Send + Sync + 'static {
@@ -43,11 +47,12 @@ pub trait Target: Send + Sync + 'static {
         std::future::ready(writes)
     }
 
-    /// Deletes the keys of a range of a family.
+    /// Deletes the keys of a range of a family that a restore of `keys` deletes.
     fn delete_range(
         &self,
         family: ColumnFamily,
         range: KeyRange,
+        keys: &RestoredKeys,
     ) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -55,7 +60,7 @@ pub trait Target: Send + Sync + 'static {
 #[derive(Clone, Debug)]
 pub struct RestoreRules {
     /// Keys to restore.
-    pub range: KeyRange,
+    pub keys: RestoredKeys,
     /// Unix seconds: what expires until then is left out.
     pub now_s: u64,
     /// Seconds that are added to each expiry.
@@ -65,27 +70,39 @@ pub struct RestoreRules {
 }
 
 impl RestoreRules {
-    /// Returns rules for keys of a range. With `shifts` what had so many seconds to live at the moment has them
+    /// Returns rules for some keys. With `shifts` what had so many seconds to live at the moment has them
     /// at `now_s` again.
-    pub fn new(range: KeyRange, now_s: u64, moment: &Moment, shifts: bool) -> Self {
+    pub fn new(keys: RestoredKeys, now_s: u64, moment: &Moment, shifts: bool) -> Self {
         let at_ms = moment.clocks_between_unix_ms().map_or(0, |(_, latest)| latest);
         let age_s = || now_s.saturating_sub(at_ms / 1000);
-        Self { range, now_s, shift_s: if shifts { age_s() } else { 0 }, compares: false }
+        Self { keys, now_s, shift_s: if shifts { age_s() } else { 0 }, compares: false }
     }
 
-    /// Returns whether pairs of a family are restored: those of Redis keys only with all keys. Ranges of
-    /// names are not ranges of their pairs.
-    pub fn takes(&self, family: ColumnFamily) -> bool {
-        family != ColumnFamily::Redis || self.range == KeyRange::all()
-    }
-
-    /// Returns the value and the Unix seconds at which it expires, 0 for never; `None` if it has.
-    pub fn kept(&self, value: Bytes, expires_at_s: u64) -> Option<(Bytes, u64)> {
+    /// Returns the value and the Unix seconds at which it expires, 0 for never; `None` if it has. Fails with
+    /// `Refused` for the pair of a Redis key that has an expiry which this build cannot read.
+    ///
+    /// Invariant: the pair of a Redis key expires with its header.
+    /// Tests: `redis_keys_have_the_time_to_live_that_they_had`.
+    pub fn kept(
+        &self,
+        (family, key): (ColumnFamily, &Bytes),
+        value: Bytes,
+        expires_at_s: u64,
+    ) -> Result<Option<(Bytes, u64)>> {
+        // bug backup.redis_expiry_stays: never
+        if self.shift_s != 0 && is_header(family, key) {
+            let (value, at_s) = expiring_later(&value, self.shift_s).map_err(|damage| {
+                Error::Refused(format!(
+                    "the expiry of a Redis key cannot be shifted: {damage}; or restore without --shift-expiry"
+                ))
+            })?;
+            return Ok((!is_expired(at_s, self.now_s)).then_some((value, at_s)));
+        }
         if expires_at_s == 0 {
-            return Some((value, 0));
+            return Ok(Some((value, 0)));
         }
         let at_s = expires_at_s.saturating_add(self.shift_s);
-        (!is_expired(at_s, self.now_s)).then_some((value, at_s))
+        Ok((!is_expired(at_s, self.now_s)).then_some((value, at_s)))
     }
 }
 

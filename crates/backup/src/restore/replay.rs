@@ -142,10 +142,11 @@ impl<T: Target> Replay<T> {
         let chunk = self.repository.chunk(&of.chunk.name).await?;
         let mut writes = Vec::with_capacity(chunk.pairs.len());
         let (mut bytes, mut expired) = (0, 0);
-        let is_taken = |key: &Bytes| self.rules.range.contains(key) && stage.has(of.family, key);
+        let keys = &self.rules.keys;
+        let is_taken = |key: &Bytes| keys.has(of.family, key) && stage.has(of.family, key);
         for pair in chunk.pairs.into_iter().filter(|pair| is_taken(&pair.key)) {
             bytes += (pair.key.len() + pair.value.len()) as u64;
-            match self.rules.kept(pair.value, pair.expires_at_s) {
+            match self.rules.kept((of.family, &pair.key), pair.value, pair.expires_at_s)? {
                 Some(put) => writes.push(KeyWrite { key: pair.key, put: Some(put) }),
                 None => expired += 1,
             }
@@ -189,32 +190,33 @@ impl<T: Target> Replay<T> {
 
     async fn add(&self, window: &mut Window, record: Record) -> Result<()> {
         let family = record.family;
-        if !self.rules.takes(family) {
+        if !self.rules.keys.take(family) {
             return Ok(());
         }
         let (key, put) = match record.write {
             Write::Put(pair) => (pair.key, Some((pair.value, pair.expires_at_s))),
             Write::Delete(key) => (key, None),
             Write::DeleteRange(range) => {
-                let Some(range) = range.common(&self.rules.range) else { return Ok(()) };
+                let Some(range) = self.rules.keys.within(&range) else { return Ok(()) };
                 self.counts.records.fetch_add(1, Relaxed);
                 // Invariant: writes before the delete of a range are done before it, and none after it is
                 // begun.
                 // Tests: `each_moment_is_restored_as_it_was`.
                 // bug backup.range_delete_before_its_window: skip
                 self.flush(window).await?;
-                return self.target.delete_range(family, range).await;
+                return self.target.delete_range(family, range, &self.rules.keys).await;
             }
         };
-        if !self.rules.range.contains(&key) {
+        if !self.rules.keys.has(family, &key) {
             return Ok(());
         }
         self.counts.records.fetch_add(1, Relaxed);
         // Invariant: a pair that has expired deletes its key: an older one that expires later, or never, must not
         // come back.
         // Tests: `each_moment_is_restored_as_it_was`.
-        // bug backup.expired_record_skipped: if let Some((_, at_s)) = &put && self.rules.kept(Bytes::new(), *at_s).is_none() { return Ok(()); }
-        let put = put.and_then(|(value, at_s)| self.rules.kept(value, at_s));
+        let kept = |(value, at_s)| self.rules.kept((family, &key), value, at_s);
+        // bug backup.expired_record_skipped: if let Some(put) = put.clone() && kept(put)?.is_none() { return Ok(()); }
+        let put = put.map(kept).transpose()?.flatten();
         window.set(family, key, put);
         if window.bytes >= WINDOW_BYTES_MAX { self.flush(window).await } else { Ok(()) }
     }
@@ -296,11 +298,12 @@ fn check_end(object: &LogObject, moment: &Moment) -> Result<()> {
 /// that several regions are written at once.
 fn chunks_by_turns(base: &Base, rules: &RestoreRules) -> Vec<ChunkOf> {
     let mut chunks = Vec::new();
-    for part in base.parts.iter().filter(|part| rules.takes(part.family)) {
+    for part in base.parts.iter().filter(|part| rules.keys.take(part.family)) {
         let ends = part.chunks.iter().skip(1).map(|chunk| &chunk.first_key);
         let ends = ends.chain(std::iter::once(&part.range.end));
         for (turn, (chunk, end)) in part.chunks.iter().zip(ends).enumerate() {
-            if KeyRange::new(chunk.first_key.clone(), end.clone()).overlaps(&rules.range) {
+            let range = KeyRange::new(chunk.first_key.clone(), end.clone());
+            if rules.keys.within(&range).is_some() {
                 chunks.push((turn, ChunkOf { family: part.family, chunk: chunk.clone() }));
             }
         }
@@ -322,6 +325,7 @@ fn ended<R>(result: Option<Result<Result<R>, tokio::task::JoinError>>) -> Result
 mod tests {
     use super::*;
     use crate::format::{BaseSeq, ChunkName, Part, RunId};
+    use crate::restore::RestoredKeys;
     use stele_types::{LogIndex, MomentId, RegionId};
 
     fn base(log_from: u64, log_complete: u64) -> Base {
@@ -375,14 +379,15 @@ mod tests {
             part(ColumnFamily::Redis, "", "m", &["g"]),
         ];
         let base = Base { parts, ..base(1, 1) };
-        let keys = |range: &KeyRange| -> Vec<Bytes> {
-            let rules =
-                RestoreRules { range: range.clone(), now_s: 0, shift_s: 0, compares: false };
+        let keys = |keys: RestoredKeys| -> Vec<Bytes> {
+            let rules = RestoreRules { keys, now_s: 0, shift_s: 0, compares: false };
             chunks_by_turns(&base, &rules).into_iter().map(|of| of.chunk.first_key).collect()
         };
-        assert_eq!(keys(&KeyRange::all()), ["a", "m", "b", "g", "c", "p", "e"]);
+        assert_eq!(keys(RestoredKeys::All), ["a", "m", "b", "g", "c", "p", "e"]);
         // A prefix is restored without Redis keys.
-        assert_eq!(keys(&KeyRange::new("d", "n")), ["m", "b", "c", "e"]);
-        assert_eq!(keys(&KeyRange::new("q", "")), ["p"]);
+        let raw = |start, end| keys(RestoredKeys::Raw(KeyRange::new(start, end)));
+        assert_eq!(raw("d", "n"), ["m", "b", "c", "e"]);
+        assert_eq!(raw("q", ""), ["p"]);
+        assert_eq!(keys(RestoredKeys::RedisNames(Bytes::from_static(b"z"))), ["g"]);
     }
 }

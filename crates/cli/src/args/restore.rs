@@ -20,7 +20,7 @@ pub(crate) struct Restore {
     #[command(flatten)]
     pub tls: TlsFiles,
     /// Directory of a new embedded store to write to
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["prefix", "regions", "with_settings", "with_access"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["prefix", "redis_prefix", "regions", "with_settings", "with_access"])]
     pub store: Option<PathBuf>,
     /// Number of the moment; by default the newest that can be restored
     #[arg(long, value_name = "N", conflicts_with = "to_time")]
@@ -33,6 +33,10 @@ pub(crate) struct Restore {
     /// deleted, then written
     #[arg(long, value_name = "KEY", conflicts_with_all = ["regions", "continue"])]
     pub prefix: Option<String>,
+    /// Replace the Redis keys of which the name begins so, in every database of a cluster with data.
+    /// It is not atomic: first they are deleted, then written
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["prefix", "regions", "continue"])]
+    pub redis_prefix: Option<String>,
     /// Replace the keys of the prefix, or write the key, without a question; required without a
     /// terminal
     #[arg(long)]
@@ -55,7 +59,7 @@ pub(crate) struct Restore {
     #[arg(long, requires = "cluster")]
     pub with_access: bool,
     /// Restore one key to one of its writes
-    #[arg(long, value_name = "KEY", conflicts_with_all = ["store", "prefix", "regions", "continue"])]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["store", "prefix", "redis_prefix", "regions", "continue"])]
     pub of_key: Option<String>,
     /// List the writes of the key, one JSON object per line
     #[arg(long, requires = "of_key")]
@@ -67,7 +71,7 @@ pub(crate) struct Restore {
     /// Column family of the key
     #[arg(long, value_enum, default_value = "default", requires = "of_key")]
     pub family: FamilyName,
-    /// Read keys and the prefix, and print keys and values, as hexadecimal
+    /// Read keys and prefixes, and print keys and values, as hexadecimal
     #[arg(long)]
     pub hex: bool,
 }
@@ -116,6 +120,7 @@ mod tests {
             "--from d --cluster a:1 --moment 7 --continue",
             "--from d --cluster a:1,b:2 --to-time 1000 --regions 12 --with-settings --with-access",
             "--from d --cluster a:1 --prefix p --yes --shift-expiry",
+            "--from d --cluster a:1 --redis-prefix user: --yes --shift-expiry",
             "--from d --store s",
             "--from d --of-key k --history --family lock",
             "--from d --of-key k --to-index 7:12 --cluster a:1 --yes",
@@ -128,6 +133,8 @@ mod tests {
             "--from d --moment 7 --to-time 1000",
             "--from d --cluster a:1 --continue",
             "--from d --store s --prefix p",
+            "--from d --store s --redis-prefix p",
+            "--from d --cluster a:1 --prefix p --redis-prefix p",
             "--from d --cluster a:1 --regions 0",
             "--from d --history",
             "--from d --of-key k --to-index 7",

@@ -4,7 +4,7 @@ use crate::store::{Store, Tuning};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use stele_backup::restore::Target;
+use stele_backup::restore::{RestoredKeys, Target};
 use stele_client::KeyWrite;
 use stele_types::{ColumnFamily, Error, KeyRange, Result};
 
@@ -55,7 +55,12 @@ impl Target for Embedded {
         self.run(move |store| store.write_all(&writes)).await
     }
 
-    async fn delete_range(&self, family: ColumnFamily, range: KeyRange) -> Result<()> {
+    async fn delete_range(
+        &self,
+        family: ColumnFamily,
+        range: KeyRange,
+        _: &RestoredKeys,
+    ) -> Result<()> {
         if family != ColumnFamily::Default {
             return Ok(());
         }

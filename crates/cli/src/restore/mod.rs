@@ -15,9 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use stele_backup::format::{Base, Moment};
 use stele_backup::restore::{
-    ChosenMoment, ClusterTarget, MomentChoice, RestoreCounts, RestoreRules, Target, access_grants,
-    apply_access, apply_settings, choose, clocks_ms, has_data, keys_by_bytes, keys_of_moment,
-    parse_time, presplit, restore, time_text,
+    ChosenMoment, ClusterTarget, MomentChoice, RestoreCounts, RestoreRules, RestoredKeys, Target,
+    access_grants, apply_access, apply_settings, choose, clocks_ms, has_data, keys_by_bytes,
+    keys_of_moment, parse_time, presplit, restore, time_text,
 };
 use stele_backup::{OpenOptions, Repository, install_tls_provider};
 use stele_client::Client;
@@ -78,7 +78,7 @@ impl<'a> Restoring<'a> {
 
     async fn write_store(&self, dir: &Path) -> Result<Outcome> {
         let target = Arc::new(Embedded::create(dir, self.args.r#continue)?);
-        self.write(&target, KeyRange::all()).await?;
+        self.write(&target, RestoredKeys::All).await?;
         self.print_catalogue(true, true);
         let is_used = || Error::Busy("a write of the restore has not ended".to_owned());
         let left_out = Arc::into_inner(target).ok_or_else(is_used)?.close()?;
@@ -96,37 +96,41 @@ impl<'a> Restoring<'a> {
         let args = self.args;
         let client = runtime::connect(&args.cluster, &args.tls).await?;
         let target = Arc::new(ClusterTarget::new(&client));
-        let range = match &args.prefix {
-            Some(prefix) => {
-                let range = KeyRange::prefix(&parse(prefix, args.hex)?);
-                if !self.delete_before(&*target, &range).await? {
-                    return Ok(Outcome::Failed);
-                }
-                range
-            }
-            None => {
-                self.prepare(&client).await?;
-                KeyRange::all()
-            }
+        let keys = match (&args.prefix, &args.redis_prefix) {
+            (Some(prefix), _) => RestoredKeys::Raw(KeyRange::prefix(&parse(prefix, args.hex)?)),
+            (_, Some(prefix)) => RestoredKeys::RedisNames(parse(prefix, args.hex)?.into()),
+            (None, None) => RestoredKeys::All,
         };
-        self.write(&target, range).await?;
+        if keys == RestoredKeys::All {
+            self.prepare(&client).await?;
+        } else if !self.delete_before(&*target, &keys).await? {
+            return Ok(Outcome::Failed);
+        }
+        self.write(&target, keys).await?;
         self.restore_catalogue(&client).await
     }
 
     /// Deletes the keys of a prefix, if that is agreed to.
-    async fn delete_before(&self, target: &impl Target, range: &KeyRange) -> Result<bool> {
-        let prefix = self.args.prefix.as_deref().unwrap_or_default();
+    async fn delete_before(&self, target: &impl Target, keys: &RestoredKeys) -> Result<bool> {
+        let (prefix, of) = match &self.args.redis_prefix {
+            Some(prefix) => (&prefix[..], "Redis keys of all databases"),
+            None => {
+                (self.args.prefix.as_deref().unwrap_or_default(), "keys of RawKV's column families")
+            }
+        };
         let what = format!(
-            "delete the keys of RawKV's column families that begin with `{}`, then write those of moment {}; it is not \
-             atomic: meanwhile readers find none or a part of them",
+            "delete the {of} that begin with `{}`, then write those of moment {}; it is not atomic: meanwhile readers \
+             find none or a part of them",
             printable(prefix.as_bytes()),
             self.moment.number
         );
         if !terminal::given(&what, self.args.yes)? {
             return Ok(false);
         }
-        for family in ColumnFamily::RAW {
-            target.delete_range(family, range.clone()).await?;
+        for family in ColumnFamily::ALL {
+            for range in keys.ranges(family) {
+                target.delete_range(family, range, keys).await?;
+            }
         }
         Ok(true)
     }
@@ -141,8 +145,8 @@ impl<'a> Restoring<'a> {
         // bug cli.restore_over_data: never
         if has_data(client, &KeyRange::all()).await? {
             return Err(Error::Refused(format!(
-                "the cluster has data; restore into a new one, replace keys with --prefix, or go on with an interrupted \
-                 restore with --moment {} --continue",
+                "the cluster has data; restore into a new one, replace keys with --prefix or --redis-prefix, or go on \
+                 with an interrupted restore with --moment {} --continue",
                 self.moment.number
             )));
         }
@@ -155,11 +159,11 @@ impl<'a> Restoring<'a> {
         Ok(())
     }
 
-    async fn write<T: Target>(&self, target: &Arc<T>, range: KeyRange) -> Result<()> {
+    async fn write<T: Target>(&self, target: &Arc<T>, keys: RestoredKeys) -> Result<()> {
         let shifts = self.args.shift_expiry;
         let rules = RestoreRules {
             compares: self.args.r#continue,
-            ..RestoreRules::new(range, unix_seconds(), &self.moment, shifts)
+            ..RestoreRules::new(keys, unix_seconds(), &self.moment, shifts)
         };
         let counts = Arc::new(RestoreCounts::default());
         let started = Instant::now();

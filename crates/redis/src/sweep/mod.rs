@@ -6,12 +6,13 @@
 //! 1. The header of a name has expired: its pair is deleted.
 //! 2. Members are *dead* if no live header of their name has their stamp. Few are deleted one by one, many by
 //!    one delete of the range of their stamp.
+//! 3. The record of a transaction over regions is pending since more than an hour: it is deleted.
 //!
 //! The walk reads a view, which may be old and of any replica. It only proposes: a [`SweepProgram`] decides on the
 //! headers as they are after the whole log.
 //!
 //! Cost: one pass reads the keys of all headers and of at most a page of the members of each live stamp: it
-//! seeks past the others. It reads the headers of names that have members, and no other value.
+//! seeks past the others. It reads the headers of names that have members, records, and no other value.
 //!
 //! Invariant: a view never has members of a stamp that a header will have only later, so members without a header
 //! are dead: the entry that writes the first members of a stamp writes its header too, and an entry takes effect in
@@ -25,9 +26,10 @@ pub use program::{SweepProgram, SweptCounts};
 pub use round::{FoundSweep, SweepRound, SweptRegion};
 
 use crate::header::Header;
-use crate::key::{divide, header_of, members_prefix};
+use crate::key::{KeyPart, decode, divide, header_of, members_prefix};
+use crate::transaction::is_abandoned;
 use bytes::Bytes;
-use program::{DeadMembers, SweptName};
+use program::{DeadMembers, Found, SweptName};
 use std::ops::ControlFlow;
 use stele_storage::{EngineView, PROGRAM_KEYS_MAX, Pair, ScanOptions};
 use stele_types::{KeyRange, Result, is_expired, key_after};
@@ -92,7 +94,7 @@ pub fn sweep(
 struct Walk<'a, V> {
     view: &'a V,
     expired_until_s: u64,
-    found: Vec<SweptName>,
+    found: Vec<Found>,
     current: Option<Current>,
     ops: usize,
     bytes: usize,
@@ -131,9 +133,9 @@ impl<V: EngineView> Walk<'_, V> {
     fn take(&mut self, pair: Pair) -> ControlFlow<Bytes> {
         let Some(divided) = divide(&pair.key) else {
             self.close();
-            return ControlFlow::Continue(());
+            return self.take_record(pair.key);
         };
-        if self.ops >= OPS_MAX || self.bytes >= BYTES_MAX {
+        if self.is_full() {
             return ControlFlow::Break(pair.key);
         }
         if self.current.as_ref().is_none_or(|current| current.name != divided.name) {
@@ -154,6 +156,29 @@ impl<V: EngineView> Walk<'_, V> {
             self.take_member(&mut current, stamp, pair.key);
             self.current = Some(current);
         }
+        ControlFlow::Continue(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.ops >= OPS_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// Takes a key that is not of a name: the record of a transaction, or one of a later build.
+    fn take_record(&mut self, key: Bytes) -> ControlFlow<Bytes> {
+        let is_record =
+            || matches!(decode(&key), Some(key) if matches!(key.part, KeyPart::Record { .. }));
+        // What cannot be read stays.
+        let pair = || self.view.get(&key).ok().flatten();
+        let until_ms = self.expired_until_s.saturating_mul(1000);
+        if !is_record() || !pair().is_some_and(|pair| is_abandoned(&pair.value, until_ms)) {
+            return ControlFlow::Continue(());
+        }
+        if self.is_full() || self.found.len() >= PROGRAM_KEYS_MAX {
+            return ControlFlow::Break(key);
+        }
+        self.ops += 1;
+        self.bytes += key.len();
+        self.found.push(Found::Record(key));
         ControlFlow::Continue(())
     }
 
@@ -231,7 +256,7 @@ impl<V: EngineView> Walk<'_, V> {
         let Some(current) = self.current.take() else { return };
         if current.is_expired || !current.dead.is_empty() {
             let Current { header_key, is_expired, dead, .. } = current;
-            self.found.push(SweptName { header_key, is_expired, dead });
+            self.found.push(Found::Name(SweptName { header_key, is_expired, dead }));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::header::Header;
 use crate::key::members_prefix;
+use crate::transaction::is_abandoned;
 use bytes::{BufMut, Bytes, BytesMut};
 use stele_storage::{Outcome, Pair, Pairs, Program, ProgramStep};
 use stele_types::{CommandBuilder, KeyRange, Result};
@@ -23,6 +24,39 @@ pub(super) struct DeadMembers {
     pub few: Option<Vec<Bytes>>,
 }
 
+/// What a walk has found under one key.
+#[derive(Debug)]
+pub(super) enum Found {
+    Name(SweptName),
+    /// Engine key of the record of a transaction that was not decided.
+    Record(Bytes),
+}
+
+impl Found {
+    /// Returns the key on which the program decides.
+    fn key(&self) -> &Bytes {
+        match self {
+            Self::Name(name) => &name.header_key,
+            Self::Record(key) => key,
+        }
+    }
+
+    fn members(&self) -> impl Iterator<Item = &Bytes> {
+        let dead = match self {
+            Self::Name(name) => &name.dead[..],
+            Self::Record(_) => &[],
+        };
+        dead.iter().flat_map(|dead| dead.few.iter().flatten())
+    }
+
+    fn needs_value(&self) -> bool {
+        match self {
+            Self::Name(name) => !name.dead.is_empty(),
+            Self::Record(_) => true,
+        }
+    }
+}
+
 /// Deletes of what a walk has found in one region.
 ///
 /// Invariant: it deletes a header only if the leader finds none that is live, and members of a stamp only if the
@@ -32,8 +66,8 @@ pub(super) struct DeadMembers {
 /// `the_sweeper_keeps_the_members_of_every_stamp_of_a_header`.
 #[derive(Debug)]
 pub struct SweepProgram {
-    names: Vec<SweptName>,
-    /// Keys of the headers, ascending.
+    found: Vec<Found>,
+    /// Keys of the headers and records, ascending.
     keys: Vec<Bytes>,
 }
 
@@ -44,19 +78,31 @@ pub struct SweptCounts {
     pub keys: u64,
     /// Stamps of which members were deleted; one of which two programs delete members counts twice.
     pub stamps: u64,
+    /// Records of transactions that were not decided.
+    pub records: u64,
 }
 
 impl SweepProgram {
-    /// Creates a program of names in the order of their keys; `None` without a name.
-    pub(super) fn new(names: Vec<SweptName>) -> Option<Self> {
-        let keys: Vec<Bytes> = names.iter().map(|name| name.header_key.clone()).collect();
-        (!names.is_empty()).then_some(Self { names, keys })
+    /// Creates a program of what was found in the order of keys; `None` if there is nothing.
+    pub(super) fn new(found: Vec<Found>) -> Option<Self> {
+        let keys: Vec<Bytes> = found.iter().map(|found| found.key().clone()).collect();
+        (!found.is_empty()).then_some(Self { found, keys })
     }
 
-    fn carry_out(&self, pairs: &Pairs) -> Result<Outcome> {
+    fn carry_out(&self, pairs: &Pairs, now_ms: u64) -> Result<Outcome> {
         let (mut command, mut counts) = (CommandBuilder::new(), SweptCounts::default());
-        for name in &self.names {
-            let header = pairs.get(&name.header_key).and_then(Option::as_ref);
+        for found in &self.found {
+            let header = pairs.get(found.key()).and_then(Option::as_ref);
+            let name = match found {
+                Found::Name(name) => name,
+                Found::Record(key) => {
+                    if header.is_some_and(|record| is_abandoned(&record.value, now_ms)) {
+                        command.delete(key)?;
+                        counts.records += 1;
+                    }
+                    continue;
+                }
+            };
             // The leader passes live pairs only.
             let is_absent = header.is_none();
             // bug redis.sweeper_ignores_expiry: let is_absent = true;
@@ -102,42 +148,43 @@ impl Program for SweepProgram {
 
     fn reads_value(&self, key: &[u8]) -> bool {
         let place = self.keys.binary_search_by(|it| it[..].cmp(key));
-        let name = place.ok().and_then(|place| self.names.get(place));
-        name.is_none_or(|name| !name.dead.is_empty())
+        place.ok().and_then(|place| self.found.get(place)).is_none_or(Found::needs_value)
     }
 
     fn bytes(&self) -> usize {
-        let members = self.names.iter().flat_map(|name| &name.dead);
-        let members = members.flat_map(|dead| dead.few.iter().flatten());
+        let members = self.found.iter().flat_map(Found::members);
         self.keys.iter().chain(members).map(Bytes::len).sum()
     }
 
-    fn decide(&self, pairs: &Pairs, _: u64) -> ProgramStep {
+    fn decide(&self, pairs: &Pairs, now_ms: u64) -> ProgramStep {
         let is_unread = |key: &&Bytes| !pairs.contains_key(*key);
         let unread: Vec<Bytes> = self.keys.iter().filter(is_unread).cloned().collect();
         if !unread.is_empty() {
             return ProgramStep::Read(unread);
         }
         // A command fails only by the length of a key, and these keys are stored.
-        ProgramStep::Done(self.carry_out(pairs).unwrap_or_default())
+        ProgramStep::Done(self.carry_out(pairs, now_ms).unwrap_or_default())
     }
 }
 
 impl SweptCounts {
     /// ```text
-    /// answer := keys:u64be stamps:u64be
+    /// answer := keys:u64be stamps:u64be records:u64be
     /// ```
     fn encode(self) -> Bytes {
-        let mut out = BytesMut::with_capacity(16);
+        let mut out = BytesMut::with_capacity(24);
         out.put_u64(self.keys);
         out.put_u64(self.stamps);
+        out.put_u64(self.records);
         out.freeze()
     }
 
     /// Decodes the answer of a program. `None` if its bytes are not one.
     pub fn decode(answer: &[u8]) -> Option<Self> {
         let (keys, rest) = answer.split_first_chunk::<8>()?;
-        let stamps: [u8; 8] = rest.try_into().ok()?;
-        Some(Self { keys: u64::from_be_bytes(*keys), stamps: u64::from_be_bytes(stamps) })
+        let (stamps, rest) = rest.split_first_chunk::<8>()?;
+        let [keys, stamps] = [keys, stamps].map(|number| u64::from_be_bytes(*number));
+        let records = u64::from_be_bytes(rest.try_into().ok()?);
+        Some(Self { keys, stamps, records })
     }
 }

@@ -10,7 +10,7 @@
 //!            (key_len:varint header_key)*     all names of the transaction
 //! ```
 
-use crate::header::Header;
+use crate::header::{Header, HeaderDamage};
 use bytes::Bytes;
 use std::fmt;
 use stele_storage::Pair;
@@ -115,6 +115,34 @@ impl Intent {
         let dropped = if is_committed { old } else { new };
         dropped.filter(|_| dropped != kept)
     }
+}
+
+/// Returns the pair of a header, or of the intent in its place, with each expiry so many seconds later: the value, and
+/// the expiry of the pair in Unix seconds, 0 for none. A restore gives names the time to live that they had.
+///
+/// Invariant: the seconds of the pair are those of its header, so the engine drops no name that a command finds.
+/// An intent has none, and has the expiry in both of its headers.
+/// Tests: `headers_and_intents_expire_later_by_the_same_time_as_their_pairs`.
+pub fn expiring_later(value: &Bytes, by_s: u64) -> Result<(Bytes, u64), HeaderDamage> {
+    let later = |bytes: &Bytes| {
+        let (header, string) = Header::decode(bytes)?;
+        let header = header.expiring_later(by_s);
+        Ok((header.encode(&string), header.expires_at_s()))
+    };
+    if value.first() != Some(&INTENT) {
+        return later(value);
+    }
+    let Some(mut intent) = Intent::decode(value) else {
+        return Err(HeaderDamage::Short(value.len()));
+    };
+    // bug redis.intents_expire_as_before: return Ok((value.clone(), 0));
+    if let Some(old) = &mut intent.old {
+        *old = later(old)?.0;
+    }
+    if let NewHeader::Header(new) = &mut intent.new {
+        *new = later(new)?.0;
+    }
+    Ok((intent.encode(), 0))
 }
 
 /// Intent that a command has met in place of a header.
@@ -319,6 +347,34 @@ mod tests {
         for bytes in [&b""[..], &[2, 1, 0], &[1, 0, 0], &[1, 3, 0], &[1, 1]] {
             assert_eq!(Record::decode(&Bytes::copy_from_slice(bytes)), None, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn headers_and_intents_expire_later_by_the_same_time_as_their_pairs() {
+        let expiring = |expires_at_ms| {
+            Header { kind: Kind::String, stamp: 1, change: 2, count: 0, expires_at_ms }.encode(b"v")
+        };
+        for (before_ms, after_ms) in [(0, 0), (1_500, 101_500), (u64::MAX, u64::MAX)] {
+            let (value, at_s) = expiring_later(&expiring(before_ms), 100).unwrap();
+            assert_eq!(value, expiring(after_ms));
+            assert_eq!(at_s, after_ms.div_ceil(1000));
+            let old = Some(expiring(before_ms));
+            for new in [NewHeader::Absent, NewHeader::Same, NewHeader::Header(expiring(700))] {
+                let (value, at_s) =
+                    expiring_later(&intent(old.clone(), new.clone()).encode(), 100).unwrap();
+                let later = Intent::decode(&value).unwrap();
+                assert_eq!((later.old, at_s), (Some(expiring(after_ms)), 0));
+                match new {
+                    NewHeader::Header(_) => {
+                        assert_eq!(later.new, NewHeader::Header(expiring(100_700)));
+                    }
+                    other => assert_eq!(later.new, other),
+                }
+            }
+        }
+        let cut = intent(None, NewHeader::Same).encode();
+        assert!(expiring_later(&cut.slice(..cut.len() - 1), 1).is_err());
+        assert!(expiring_later(&Bytes::from_static(&[9, 0]), 1).is_err());
     }
 
     #[test]

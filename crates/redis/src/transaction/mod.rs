@@ -35,8 +35,11 @@ mod wire;
 
 pub use changes::{Blocked, Executed, KeyChange};
 pub use coordinator::{Commands, Coordinator, TransactionFailure};
-pub use layout::{Intent, MetIntent, NewHeader, Record, RecordState, TransactionId};
+pub use layout::{
+    Intent, MetIntent, NewHeader, Record, RecordState, TransactionId, expiring_later,
+};
 pub use resolver::Resolver;
+pub(crate) use steps::is_abandoned;
 pub use steps::{Step, StepAnswer, StepProgram, Way};
 pub use wire::StepRequest;
 
@@ -46,6 +49,10 @@ use stele_types::RegionId;
 
 /// Age in milliseconds from which any process may abort a transaction.
 pub const PENDING_MS_MAX: u64 = 5_000;
+/// Age in milliseconds from which the sweeper deletes the record of a transaction that was not decided.
+pub const ABANDONED_MS: u64 = 3_600_000;
+const _: () =
+    assert!(ABANDONED_MS > PENDING_MS_MAX, "the sweeper leaves transactions in progress alone");
 
 /// Number of an action that has an outcome. Outcomes of abandoned actions have no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,8 @@
 //! Steps of a transaction over several regions: each is a program of one region.
 
-use super::PENDING_MS_MAX;
 use super::changes::KeyChange;
 use super::layout::{Intent, MetIntent, NewHeader, Record, RecordState, TransactionId, take_keys};
+use super::{ABANDONED_MS, PENDING_MS_MAX};
 use crate::header::{Header, HeaderDamage};
 use crate::key;
 use bytes::{BufMut, Bytes};
@@ -376,6 +376,24 @@ fn commit(
 /// Whether any process may abort a pending transaction. The clock of an earlier leader may have been ahead.
 fn is_old(record: &Record, now_ms: u64) -> bool {
     record.started_ms.abs_diff(now_ms) >= PENDING_MS_MAX
+}
+
+/// Returns whether the sweeper deletes the pair of a record: it is pending, and its coordinator gave up long ago. It
+/// was created after the abort, or its coordinator ended before it wrote an intent.
+///
+/// Invariant: only a pending record is deleted. That is an abort, which any process may do at any time: a commit needs the
+/// record, and refuses one of this age. Intents that are left resolve to the old headers, because the record is
+/// absent. Without a committed record they would do so too, and half of a transaction would be lost.
+/// Tests: `the_sweeper_deletes_the_record_of_an_abandoned_transaction_and_no_committed_one`,
+/// `a_transaction_of_which_the_record_was_swept_never_commits`.
+pub(crate) fn is_abandoned(record: &Bytes, now_ms: u64) -> bool {
+    let Some(record) = Record::decode(record) else { return false };
+    let is_pending = record.state == RecordState::Pending;
+    // bug redis.sweeper_takes_committed_records: let is_pending = true;
+    // A record of which the creating leader's clock was ahead waits until the time is past that.
+    let is_past = now_ms.saturating_sub(record.started_ms) >= ABANDONED_MS;
+    // bug redis.sweeper_takes_young_records: let is_past = true;
+    is_pending && is_past
 }
 
 fn ask(

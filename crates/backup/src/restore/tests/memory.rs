@@ -1,6 +1,6 @@
 //! Target in memory. It takes its time, so that writes that overlap and must not are found.
 
-use super::super::Target;
+use super::super::{RestoredKeys, Target};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,11 +96,18 @@ impl Target for Memory {
         writes
     }
 
-    async fn delete_range(&self, family: ColumnFamily, range: KeyRange) -> Result<()> {
+    async fn delete_range(
+        &self,
+        family: ColumnFamily,
+        range: KeyRange,
+        keys: &RestoredKeys,
+    ) -> Result<()> {
         self.begin()?;
         self.pause().await;
         let mut state = self.state.lock();
-        let within = |key: &(u8, Bytes)| key.0 == family.space() && range.contains(&key.1);
+        let within = |key: &(u8, Bytes)| {
+            key.0 == family.space() && range.contains(&key.1) && keys.delete(family, &key.1)
+        };
         assert!(!state.writing.iter().any(within), "a write overlaps a delete of its range");
         state.pairs.retain(|key, _| !within(key));
         Ok(())

@@ -7,12 +7,14 @@ use bytes::Bytes;
 use cluster::{Cluster, Faults, request};
 use stele_redis::key::header_key;
 use stele_redis::transaction::{
-    Commands, Intent, KeyChange, MetIntent, NewHeader, PENDING_MS_MAX, Resolver, Step, StepAnswer,
-    StepProgram, TransactionFailure, TransactionId, Way,
+    ABANDONED_MS, Commands, Intent, KeyChange, MetIntent, NewHeader, PENDING_MS_MAX, Resolver,
+    Step, StepAnswer, StepProgram, TransactionFailure, TransactionId, Way,
 };
-use stele_redis::{Header, Kind, ProgramAnswer, Protocol, RedisProgram, Watched};
+use stele_redis::{
+    Header, Kind, ProgramAnswer, Protocol, RedisProgram, SweepProgram, SweptCounts, Watched, sweep,
+};
 use stele_redis_region::MemoryRegion;
-use stele_types::Prng;
+use stele_types::{ColumnFamily, KeyRange, Prng};
 
 const TRANSACTION: TransactionId = TransactionId(77);
 
@@ -475,4 +477,59 @@ fn sum_of(replies: &Bytes) -> i64 {
         }
     }
     sum
+}
+
+/// Returns the program of a walk at a time, if it finds something.
+fn walk(region: &MemoryRegion, now_ms: u64) -> Option<SweepProgram> {
+    let all = ColumnFamily::Redis.engine_range(&KeyRange::all());
+    sweep(&region.view(), all, now_ms / 1000, 1_000).unwrap().program
+}
+
+/// Returns the number of records that a program deletes.
+fn swept(region: &mut MemoryRegion, program: &SweepProgram, now_ms: u64) -> u64 {
+    SweptCounts::decode(&region.execute_program(program, now_ms)).unwrap().records
+}
+
+/// A time at which the record that [`create`] makes is abandoned, in whole seconds.
+const LATE_MS: u64 = NOW_MS.next_multiple_of(1_000) + ABANDONED_MS;
+
+#[test]
+fn the_sweeper_deletes_the_record_of_an_abandoned_transaction_and_no_committed_one() {
+    let mut region = region();
+    let change = set(&mut region, "a0", "old");
+    set(&mut region, "a1", "x");
+    assert_eq!(create(&mut region), StepAnswer::Done);
+    assert!(walk(&region, LATE_MS - 1_000).is_none(), "not an hour old");
+    assert!(walk(&region, 0).is_none(), "the time is unknown");
+    let program = walk(&region, LATE_MS).unwrap();
+    // The leader's clock counts too.
+    assert_eq!(swept(&mut region, &program, LATE_MS - 1_000), 0);
+    assert_eq!(ask(&mut region, false, NOW_MS), StepAnswer::Pending);
+    // It has committed since the walk.
+    assert_eq!(commit(&mut region, Some(change)), StepAnswer::Done);
+    assert_eq!(swept(&mut region, &program, LATE_MS), 0);
+    assert!(walk(&region, LATE_MS).is_none());
+    let header_keys = vec![named("a0"), named("b1")];
+    assert_eq!(ask(&mut region, true, LATE_MS), StepAnswer::Committed(header_keys));
+}
+
+#[test]
+fn a_transaction_of_which_the_record_was_swept_never_commits() {
+    let mut region = region();
+    let change = set(&mut region, "a0", "old");
+    let other = set(&mut region, "b1", "old");
+    create(&mut region);
+    assert_eq!(intend(&mut region, Some(other)), StepAnswer::Done);
+    let program = walk(&region, LATE_MS).unwrap();
+    assert_eq!(swept(&mut region, &program, LATE_MS), 1);
+    // The clock of the next leader is late: the commit that was sent arrives in time by it.
+    assert_eq!(commit(&mut region, Some(change)), StepAnswer::Absent);
+    assert_eq!(ask(&mut region, false, NOW_MS), StepAnswer::Absent);
+    resolve(&mut region, Way::Old);
+    assert_eq!(
+        (get(&mut region, "a0"), get(&mut region, "b1")),
+        ("$3|old|".into(), "$3|old|".into())
+    );
+    // A program of an earlier walk finds it absent.
+    assert_eq!(swept(&mut region, &program, LATE_MS), 0);
 }
