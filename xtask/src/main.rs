@@ -16,6 +16,7 @@ mod histories;
 mod house;
 mod invariants;
 mod mutants;
+mod redis_clients;
 mod redis_suites;
 mod s3;
 mod sim_mutants;
@@ -59,6 +60,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
   redis-suites [--short]    run the tests of other projects on a Redis listener; [--only NAME] [--address A]
+  redis-clients [--only FOLDER[/LIBRARY]] [--short] [--seconds N] [--stele FILE]
+                            run clients of Redis and frameworks on three nodes, also while a leader is killed
   s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
@@ -135,6 +138,7 @@ fn run(arguments: &[String]) -> Result<()> {
             tools::require(tools::FOR_REDIS_SUITES)?;
             redis_suites::run(&workspace, flags)
         }
+        "redis-clients" => redis_clients::run(&workspace, flags),
         "guard" => {
             let bless = flags.switch("--bless");
             flags.end()?;
