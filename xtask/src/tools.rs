@@ -48,8 +48,11 @@ pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
     tool("apt-get", "--version", "a Debian: the source of Redis is its package"),
 ];
 /// Tools that fetch and run clients of Redis, by the language of the clients.
-pub(crate) const FOR_REDIS_CLIENTS_PYTHON: &[Tool] =
-    &[tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv")];
+pub(crate) const FOR_REDIS_CLIENTS_PYTHON: &[Tool] = &[
+    tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv"),
+    tool("redis-cli", "--version", "apt-get install redis-tools"),
+    tool("redis-benchmark", "--version", "apt-get install redis-tools"),
+];
 pub(crate) const FOR_REDIS_CLIENTS_NODE: &[Tool] = &[
     tool("node", "--version", "apt-get install nodejs (20 or newer)"),
     tool("npm", "--version", "apt-get install npm"),

@@ -9,7 +9,8 @@ import time
 import redis
 import redis.asyncio
 
-from results import FIRST_BYTES, line, plain
+from program_checks import Prompt, benchmark_until
+from results import FIRST_BYTES, equal, line, plain
 
 WRITES_PER_SECOND = 100
 
@@ -124,7 +125,28 @@ def django(cluster, seconds):
     record.report({name: store.get(name) for name in record.acknowledged})
 
 
+def redis_cli(cluster, seconds):
+    prompt, record = Prompt(cluster), Record("redis-cli")
+    for at, pause_s in times(seconds):
+        time.sleep(pause_s)
+        name = record.name(at)
+        try:
+            equal(prompt.run(f"set {name} {at}"), "OK")
+            record.succeeded(name, at)
+        except RuntimeError as error:
+            record.failed(name, at, error)
+    record.report({name: prompt.run(f"get {name}") for name in record.acknowledged})
+    prompt.end()
+
+
+def redis_benchmark(cluster, seconds):
+    """It counts nothing: its first error ends it."""
+    line("redis-benchmark", "client", "leader killed", "passed", benchmark_until(cluster, seconds))
+
+
 CLIENTS = {
+    "redis-cli": redis_cli,
+    "redis-benchmark": redis_benchmark,
     "redis-py": redis_py,
     "redis-py asyncio": redis_py_asyncio,
     "valkey-glide": valkey_glide,

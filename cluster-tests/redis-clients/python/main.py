@@ -6,11 +6,12 @@ import cache_checks
 import django_checks
 import glide_checks
 import kill_phase
+import program_checks
 import redis_py
 import web_checks
 from results import Cluster
 
-MODULES = [redis_py, glide_checks, django_checks, web_checks, cache_checks]
+MODULES = [program_checks, redis_py, glide_checks, django_checks, web_checks, cache_checks]
 CHECKS = [check for module in MODULES for check in module.CHECKS]
 
 

@@ -2,10 +2,11 @@
 
 import json
 import re
+import subprocess
 import sys
 import threading
 import traceback
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 # The regions of the harness begin at some of these.
 FIRST_BYTES = "0369bejmprvz"
@@ -68,8 +69,17 @@ def names(what, count=len(FIRST_BYTES)):
     return [f"{FIRST_BYTES[at % len(FIRST_BYTES)]}:{what}:{at}" for at in range(count)]
 
 
+def version_of(client):
+    """Returns the version of a package, or of a program of the system."""
+    try:
+        return version(PACKAGES.get(client, client))
+    except PackageNotFoundError:
+        printed = subprocess.run([client, "--version"], capture_output=True, text=True, check=True)
+        return printed.stdout.split()[1]
+
+
 def line(client, kind, check, outcome, text):
-    result = {"client": client, "version": version(PACKAGES.get(client, client)), "kind": kind}
+    result = {"client": client, "version": version_of(client), "kind": kind}
     result |= {"check": check, "outcome": outcome, "text": text}
     with PRINTING:
         print(json.dumps(result), flush=True)

@@ -22,6 +22,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 pub(super) struct Cluster {
     stele: PathBuf,
     nodes: Vec<Node>,
+    tick_ms: Option<u64>,
     data: tempfile::TempDir,
 }
 
@@ -39,10 +40,16 @@ pub(super) struct Killed {
 }
 
 impl Cluster {
-    /// Starts a cluster with regions that begin at `borders`, and waits for their replicas.
-    pub(super) fn start(stele: &Path, work: &Path, borders: &[String]) -> Result<Self> {
+    /// Starts a cluster with regions that begin at `borders`, and waits for their replicas. `None` for the default
+    /// tick.
+    pub(super) fn start(
+        stele: &Path,
+        work: &Path,
+        borders: &[String],
+        tick_ms: Option<u64>,
+    ) -> Result<Self> {
         let data = tempfile::tempdir_in(work)?;
-        let mut cluster = Self { stele: stele.to_owned(), nodes: Vec::new(), data };
+        let mut cluster = Self { stele: stele.to_owned(), nodes: Vec::new(), tick_ms, data };
         for _ in 0..NODES {
             cluster.nodes.push(Node { listen: free()?, redis: free()?, process: None });
         }
@@ -133,6 +140,9 @@ impl Cluster {
         command.args(["--redis-flush", "true", "--store"]).arg(store);
         if at > 0 {
             command.args(["--join", &first]);
+        }
+        if let Some(tick_ms) = self.tick_ms {
+            command.args(["--tick-ms", &tick_ms.to_string()]);
         }
         let process = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).spawn();
         let process = node.process.insert(process.context("starting a node")?);
