@@ -134,10 +134,7 @@ fn run(arguments: &[String]) -> Result<()> {
             tools::require(tools::FOR_S3)?;
             s3::run(&workspace)
         }
-        "redis-suites" => {
-            tools::require(tools::FOR_REDIS_SUITES)?;
-            redis_suites::run(&workspace, flags)
-        }
+        "redis-suites" => redis_suites::run(&workspace, flags),
         "redis-clients" => redis_clients::run(&workspace, flags),
         "guard" => {
             let bless = flags.switch("--bless");

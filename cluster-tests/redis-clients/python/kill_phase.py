@@ -40,7 +40,11 @@ class Record:
     def report(self, read):
         """Compares what `read` returns for the names with what was acknowledged. A later write without
         an acknowledgement may have taken effect: values count up."""
-        lost = [name for name, value in self.acknowledged.items() if int(read[name] or -1) < value]
+        lost = [
+            name
+            for name, value in self.acknowledged.items()
+            if read[name] in (None, "", b"") or int(read[name]) < value
+        ]
         pairs = self.errors.most_common()
         errors = "; ".join(f"{number} x {text}" for text, number in pairs) or "none"
         text = (

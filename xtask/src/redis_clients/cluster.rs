@@ -72,8 +72,10 @@ impl Cluster {
         addresses.join(",")
     }
 
-    /// Transfers leaders until each node leads a third of the regions. The node that is killed then leads some.
+    /// Transfers leaders until each node leads a third of the regions, and stops balancing, which on a busy machine moves
+    /// leaders to the node with the fastest writes. The node that is killed then leads a third.
     pub(super) fn spread_leaders(&self) -> Result<()> {
+        self.ctl(&["config", "balance", "0"])?;
         let regions = self.regions()?.len();
         self.wait_for_regions(regions)?;
         thread::sleep(SETTLE);
