@@ -16,6 +16,7 @@ mod histories;
 mod house;
 mod invariants;
 mod mutants;
+mod redis_clients;
 mod redis_compare;
 mod redis_node;
 mod redis_suites;
@@ -64,6 +65,8 @@ const USAGE: &str = "usage: cargo xtask <command>
   redis-compare [--against redis|valkey] [--sequences N] [--seed N] [--threads N] [--stele PROGRAM]
                             send random sequences of commands to a node and to another server, and compare the
                             replies; --table writes docs/redis-commands.md from the commands of both
+  redis-clients [--only FOLDER[/LIBRARY]] [--short] [--seconds N] [--stele FILE]
+                            run clients of Redis and frameworks on three nodes, also while a leader is killed
   s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
@@ -136,14 +139,12 @@ fn run(arguments: &[String]) -> Result<()> {
             tools::require(tools::FOR_S3)?;
             s3::run(&workspace)
         }
-        "redis-suites" => {
-            tools::require(tools::FOR_REDIS_SUITES)?;
-            redis_suites::run(&workspace, flags)
-        }
         "redis-compare" => {
             tools::require(tools::FOR_REDIS_COMPARE)?;
             redis_compare::run(&workspace, flags)
         }
+        "redis-suites" => redis_suites::run(&workspace, flags),
+        "redis-clients" => redis_clients::run(&workspace, flags),
         "guard" => {
             let bless = flags.switch("--bless");
             flags.end()?;

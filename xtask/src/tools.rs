@@ -51,8 +51,22 @@ pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
     tool("apt-get", "--version", "a Debian: the source of Redis is its package"),
 ];
 /// Tools that download servers of Redis and Valkey.
-pub(crate) const FOR_REDIS_COMPARE: &[Tool] =
-    &[tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv")];
+pub(crate) const FOR_REDIS_COMPARE: &[Tool] = &[INTERPRETER];
+/// Tools that fetch and run clients of Redis, by the language of the clients.
+pub(crate) const FOR_REDIS_CLIENTS_PYTHON: &[Tool] = &[
+    INTERPRETER,
+    tool("redis-cli", "--version", "apt-get install redis-tools"),
+    tool("redis-benchmark", "--version", "apt-get install redis-tools"),
+];
+pub(crate) const FOR_REDIS_CLIENTS_NODE: &[Tool] = &[
+    tool("node", "--version", "apt-get install nodejs (20 or newer)"),
+    tool("npm", "--version", "apt-get install npm"),
+];
+pub(crate) const FOR_REDIS_CLIENTS_GO: &[Tool] = &[GO];
+pub(crate) const FOR_REDIS_CLIENTS_JAVA: &[Tool] = &[
+    tool("javac", "-version", "apt-get install default-jdk-headless (17 or newer)"),
+    tool("mvn", "--version", "apt-get install maven"),
+];
 /// Tools that split a binary from its symbols.
 pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
 /// Tools that count instructions.

@@ -86,7 +86,8 @@ pub(crate) fn attributes(item: &Item) -> &[Attribute] {
 
 /// Separate workspaces inside this one: clients that pin other versions of crates that are used
 /// here.
-const OTHER_WORKSPACES: [&str; 1] = ["cluster-tests/tikv-rust/"];
+const OTHER_WORKSPACES: [&str; 2] =
+    ["cluster-tests/tikv-rust/", "cluster-tests/redis-clients/rust/"];
 
 /// Reads every text file of the workspace, in path order.
 pub(crate) fn load(workspace: &Workspace) -> Result<Vec<Source>> {

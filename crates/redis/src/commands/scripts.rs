@@ -129,9 +129,9 @@ static RECORDED: [RecordedScript; 31] = [
         2,
         compare_and_set,
     ),
-    script("aefc6bbfaac1ed02c135d12b12c8c42cdfb36af4", "cashews 7.6.0 unlock", ONE, 1, release),
+    script("b948f76fda6b97319d3426a2fb42b0d4f02c7146", "cashews 7.6.0 unlock", ONE, 1, release),
     script(
-        "3d81f722705f10ddf6b6293e1833fd32a86e93ea",
+        "0f8a745c1b5efe281bd1299ea0d1b2994c6ae601",
         "cashews 7.6.0 count with expiry",
         ONE,
         2,
