@@ -174,6 +174,8 @@ func rueidislockCheck(test *Test, setPx bool) error {
 		return rueidislock.NewLocker(rueidislock.LockerOption{
 			ClientOption:  rueidis.ClientOption{InitAddress: test.nodes[:1], DisableCache: true, ForceSingleClient: true},
 			FallbackSETPX: setPx, KeyPrefix: test.name(0), ExtendInterval: 100 * time.Millisecond,
+			// Also the time within which a name must be taken: 20 ms by default.
+			TryNextAfter: 500 * time.Millisecond,
 		})
 	}
 	first, err := open()
