@@ -80,8 +80,8 @@ func redsyncCheck(test *Test) error {
 	defer client.Close()
 	locks := redsync.New(redsyncpool.NewPool(client))
 	for _, name := range test.names(0, 12) {
-		held := locks.NewMutex(name, redsync.WithExpiry(10*time.Second))
-		other := locks.NewMutex(name, redsync.WithTries(1), redsync.WithExpiry(10*time.Second))
+		held := locks.NewMutex(name, redsync.WithExpiry(time.Minute))
+		other := locks.NewMutex(name, redsync.WithTries(1), redsync.WithExpiry(time.Minute))
 		test.same("Lock", nil, held.LockContext(test.ctx), nil)
 		var taken *redsync.ErrTaken
 		err := other.LockContext(test.ctx)
