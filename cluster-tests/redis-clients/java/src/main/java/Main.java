@@ -107,7 +107,8 @@ public final class Main {
   static String textOf(Throwable failure) {
     StringBuilder text = new StringBuilder();
     for (Throwable it = failure; it != null && text.length() < 400; it = it.getCause()) {
-      text.append(text.isEmpty() ? "" : " <- ").append(it.getClass().getSimpleName()).append(": ").append(it.getMessage());
+      text.append(text.isEmpty() ? "" : " <- ").append(it.getClass().getSimpleName()).append(": ");
+      text.append(it.getMessage());
     }
     return text.toString();
   }
