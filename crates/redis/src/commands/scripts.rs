@@ -47,7 +47,7 @@ const fn script(
 
 /// Source: the packages named, of which the scripts were printed and hashed on 1 December 2026. The scripts of
 /// redis-py are the same in 4.6.0, 5.2.1, 6.4.0, 7.0.1 and 8.1.0, and in valkey-py 6.2.0.
-static RECORDED: [RecordedScript; 31] = [
+static RECORDED: [RecordedScript; 37] = [
     script("c3f8721cbb97f72bc19e972846bd7aaf91901658", "redis-py 8.1.0 release", ONE, 1, release),
     script("a4e8783852e6b949f9ef3a97212805108459a890", "redis-py 8.1.0 extend", ONE, 3, extend),
     script("1cac51482acf5858da00f6d685d68f886cd6b6b2", "redis-py 8.1.0 reacquire", ONE, 2, renew),
@@ -70,6 +70,36 @@ static RECORDED: [RecordedScript; 31] = [
     script("a7aba3bc5d6e99b3003da8b9d80a63b9f4092ecf", "redislock 0.9.4 refresh", ONE, 2, renew),
     script("cf0e94b2e9ffc7e04395cf88f7583fc309985910", "redislock 0.9.4 release", ONE, 1, release),
     script("6484da7d58920897fdc22b7f9afd1a3d47524ea8", "redislock 0.9.4 ttl", ONE, 1, held_pttl),
+    script(
+        "9eb62214c9af87ae5f9a9f12bb4520281c0d2ae1",
+        "rueidislock 1.0.79 release",
+        ONE,
+        1,
+        release,
+    ),
+    script(
+        "852ba6ec6104340ced36643283c856d4698569e4",
+        "rueidislock 1.0.79 extend",
+        ONE,
+        2,
+        renew_until,
+    ),
+    script("fa3d1aaa7e4145457755016a3d5daf72fa7a11bf", "rueidislock 1.0.79 try", ONE, 2, take),
+    script(
+        "3875d208d9e377969d2022550302cc83ad17b584",
+        "rueidislock 1.0.79 try until",
+        ONE,
+        2,
+        take_until,
+    ),
+    script("4384ed08baff4dd7071b6c78c516a2fded4ee3e7", "rueidislock 1.0.79 force", ONE, 2, force),
+    script(
+        "c10e8119872659b926e8e28002d9b7fccbf15617",
+        "rueidislock 1.0.79 force until",
+        ONE,
+        2,
+        force_until,
+    ),
     script("e5a322e2634ef59a516e8ea150cb085afafee684", "redlock 4.2.0 lock", MANY, 2, take_all),
     script("ce46f80993d5dac20dd066eb301a4e37994bdbed", "redlock 4.2.0 extend", MANY, 2, renew_all),
     script(
@@ -358,6 +388,35 @@ fn unlock_known(script: &mut Script<'_, '_>) -> Answer {
 /// Gives the name a new time if it has the token.
 fn renew(script: &mut Script<'_, '_>) -> Answer {
     if script.is_held()? { script.pexpire(script.argument(1)) } else { Ok(FALSE) }
+}
+
+/// Gives the name a new end of its time if it has the token.
+fn renew_until(script: &mut Script<'_, '_>) -> Answer {
+    let (name, end_ms) = (script.name(), script.argument(1));
+    if script.is_held()? { script.redis(&[b"pexpireat", name, end_ms]) } else { Ok(FALSE) }
+}
+
+/// Takes the name if it is absent. Otherwise the reply is null.
+fn take(script: &mut Script<'_, '_>) -> Answer {
+    let (name, token, milliseconds) = (script.name(), script.argument(0), script.argument(1));
+    script.redis(&[b"set", name, token, b"nx", b"px", milliseconds])
+}
+
+/// Like [`take`], with the end of the time.
+fn take_until(script: &mut Script<'_, '_>) -> Answer {
+    let (name, token, end_ms) = (script.name(), script.argument(0), script.argument(1));
+    script.redis(&[b"set", name, token, b"nx", b"pxat", end_ms])
+}
+
+/// Takes the name from any other holder.
+fn force(script: &mut Script<'_, '_>) -> Answer {
+    script.set(script.name(), script.argument(0), script.argument(1))
+}
+
+/// Like [`force`], with the end of the time.
+fn force_until(script: &mut Script<'_, '_>) -> Answer {
+    let (name, token, end_ms) = (script.name(), script.argument(0), script.argument(1));
+    script.redis(&[b"set", name, token, b"pxat", end_ms])
 }
 
 /// Adds to the time of the name, or replaces it unless the third argument is `0`. A name without an expiry is

@@ -10,6 +10,11 @@ const UNLOCK_KNOWN: &str = "e950836ed1e694540c503ef9972b8de518044d3b";
 const TAKE_OR_RENEW: &str = "b6b55c439e02c6f52ffb8be7ec8c0d0ac816ea79";
 const OBTAIN: &str = "80a1b5f2cfccec3b7119ba7721d2127682b691a7";
 const HELD_PTTL: &str = "6484da7d58920897fdc22b7f9afd1a3d47524ea8";
+const RENEW_UNTIL: &str = "852ba6ec6104340ced36643283c856d4698569e4";
+const TAKE: &str = "fa3d1aaa7e4145457755016a3d5daf72fa7a11bf";
+const TAKE_UNTIL: &str = "3875d208d9e377969d2022550302cc83ad17b584";
+const FORCE: &str = "4384ed08baff4dd7071b6c78c516a2fded4ee3e7";
+const FORCE_UNTIL: &str = "c10e8119872659b926e8e28002d9b7fccbf15617";
 const TAKE_ALL: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
 const RENEW_ALL: &str = "aed6f382e410db8ba7926d4e5e9aab410bf2a78a";
 const RELEASE_ALL: &str = "e4612211c9f8f51c257e26e056b0a654b3187242";
@@ -87,6 +92,31 @@ fn a_lock_is_taken_if_it_is_free() {
         (TAKE_OR_KEEP, "1 k t 7000", "+OK|"),
         (TAKE_OR_KEEP, "1 k u 5000", "-ERROR|"),
         (HELD_PTTL, "1 k t", ":7000|"),
+    ];
+    run(&mut script, &rows);
+}
+
+#[test]
+fn a_lock_is_held_until_an_instant() {
+    let mut script = Script::new();
+    let rows = [
+        (RENEW_UNTIL, "1 k t 9000000000000", ":0|"),
+        (TAKE_UNTIL, "1 k t 9000000000000", "+OK|"),
+        (TAKE_UNTIL, "1 k u 9000000000000", "$-1|"),
+        (TAKE, "1 k u 5000", "$-1|"),
+        (RENEW_UNTIL, "1 k u 9000000000001", ":0|"),
+        (RENEW_UNTIL, "1 k t 9000000000002", ":1|"),
+    ];
+    run(&mut script, &rows);
+    script.check(&[("pexpiretime k", ":9000000000002|")]);
+    run(&mut script, &[(FORCE_UNTIL, "1 k u 9000000000003", "+OK|")]);
+    script.check(&[("pexpiretime k", ":9000000000003|"), ("get k", "$1|u|")]);
+    let rows = [
+        (FORCE, "1 k v 5000", "+OK|"),
+        (HELD_PTTL, "1 k v", ":5000|"),
+        (RELEASE, "1 k v", ":1|"),
+        (TAKE, "1 k t 6000", "+OK|"),
+        (HELD_PTTL, "1 k t", ":6000|"),
     ];
     run(&mut script, &rows);
 }
