@@ -14,6 +14,7 @@ mod fuzz;
 mod guard;
 mod histories;
 mod house;
+mod http_schema;
 mod invariants;
 mod mutants;
 mod redis_suites;
@@ -59,6 +60,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             run the simulation against deliberate bugs; --note records the seed that
                             showed each
   redis-suites [--short]    run the tests of other projects on a Redis listener; [--only NAME] [--address A]
+  http-schema               send requests that schemathesis derives from the OpenAPI description to a node; it is
+                            fetched; [--seed N] [--address A]
   s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
@@ -130,6 +133,10 @@ fn run(arguments: &[String]) -> Result<()> {
             flags.end()?;
             tools::require(tools::FOR_S3)?;
             s3::run(&workspace)
+        }
+        "http-schema" => {
+            tools::require(tools::FOR_HTTP_SCHEMA)?;
+            http_schema::run(&workspace, flags)
         }
         "redis-suites" => {
             tools::require(tools::FOR_REDIS_SUITES)?;

@@ -47,6 +47,9 @@ pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
     tool("tclsh", "/dev/null", "apt-get install tcl"),
     tool("apt-get", "--version", "a Debian: the source of Redis is its package"),
 ];
+/// Tools that download and run schemathesis.
+pub(crate) const FOR_HTTP_SCHEMA: &[Tool] =
+    &[tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv")];
 /// Tools that split a binary from its symbols.
 pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
 /// Tools that count instructions.

@@ -20,7 +20,7 @@ mod waiting;
 
 pub(crate) use open::{SPEED_OP_BYTES, lease_times};
 pub use ready::Ready;
-pub(crate) use stele_node::report::split::size_of;
+pub(crate) use stele_node::report::split::{oversized_group, size_of};
 
 use crate::access::Access;
 use crate::config::{Config, LiveConfig};
@@ -400,7 +400,7 @@ impl Parts {
         let status = routes(health);
         let grpc = port::with_text_of_unsupported(grpc.into_axum_router());
         let client = self.cluster_client();
-        let http = self.http(client.clone(), stop).routes();
+        let http = self.http(client.clone(), stats.clone(), stop).routes();
         let routes = grpc.merge(tikv.routes()).merge(http).merge(status);
         let routes = routes.fallback(port::answer_unsupported);
         let options = port::PortOptions {
