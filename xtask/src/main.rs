@@ -14,6 +14,7 @@ mod fuzz;
 mod guard;
 mod histories;
 mod house;
+mod http_schema;
 mod invariants;
 mod mutants;
 mod redis_clients;
@@ -67,6 +68,8 @@ const USAGE: &str = "usage: cargo xtask <command>
                             replies; --table writes docs/redis-commands.md from the commands of both
   redis-clients [--only FOLDER[/LIBRARY]] [--short] [--seconds N] [--stele FILE]
                             run clients of Redis and frameworks on three nodes, also while a leader is killed
+  http-schema               send requests that schemathesis derives from the OpenAPI description to a node; it is
+                            fetched; [--seed N] [--address A]
   s3                        run the operations of backups on two servers of S3, downloaded once
   guard [--bless]           count what a put, a get and a scan cost, in instructions and in calls, switches and
                             page faults, and compare with xtask/guard.toml; --bless writes the counts
@@ -142,6 +145,10 @@ fn run(arguments: &[String]) -> Result<()> {
         "redis-compare" => {
             tools::require(tools::FOR_REDIS_COMPARE)?;
             redis_compare::run(&workspace, flags)
+        }
+        "http-schema" => {
+            tools::require(tools::FOR_HTTP_SCHEMA)?;
+            http_schema::run(&workspace, flags)
         }
         "redis-suites" => redis_suites::run(&workspace, flags),
         "redis-clients" => redis_clients::run(&workspace, flags),

@@ -67,6 +67,8 @@ pub(crate) const FOR_REDIS_CLIENTS_JAVA: &[Tool] = &[
     tool("javac", "-version", "apt-get install default-jdk-headless (17 or newer)"),
     tool("mvn", "--version", "apt-get install maven"),
 ];
+/// Tools that download and run schemathesis.
+pub(crate) const FOR_HTTP_SCHEMA: &[Tool] = &[INTERPRETER];
 /// Tools that split a binary from its symbols.
 pub(crate) const FOR_DIST: &[Tool] = &[tool("objcopy", "--version", "apt-get install binutils")];
 /// Tools that count instructions.

@@ -250,6 +250,25 @@ pub fn border(split_key: &Bytes) -> Bytes {
     }
 }
 
+/// A group, as clients know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedGroup {
+    /// Number of the database.
+    pub database: u8,
+    /// The name, or the tag without its braces.
+    pub text: Bytes,
+    /// Whether the group is that of a tag.
+    pub is_tag: bool,
+}
+
+/// Returns the group of a border, without the space. `None` for what is not a border of a group.
+pub fn named_group(border: &[u8]) -> Option<NamedGroup> {
+    let (kind, database, rest) = open(border)?;
+    let (text, rest) = unescape(rest)?;
+    let text = Bytes::from(text);
+    rest.is_empty().then_some(NamedGroup { database, text, is_tag: kind == TAGGED })
+}
+
 /// Returns the tag of a name as Redis Cluster finds it.
 pub fn tag(name: &[u8]) -> Option<&[u8]> {
     let open = name.iter().position(|&byte| byte == b'{')?;
@@ -482,6 +501,20 @@ mod tests {
         for (name, expected) in rows {
             assert_eq!(tag(name), expected);
         }
+    }
+
+    #[test]
+    fn a_border_states_the_name_or_the_tag_of_its_group() {
+        let names: [(&[u8], &[u8], bool); 3] =
+            [(b"user", b"user", false), (b"a{x\0y}b", b"x\0y", true), (b"{}c", b"{}c", false)];
+        for (name, text, is_tag) in names {
+            let key = member_key(&header_key(3, name), 7, b"field").slice(1..);
+            let text = Bytes::copy_from_slice(text);
+            let expected = Some(NamedGroup { database: 3, text, is_tag });
+            assert_eq!(named_group(group(&key).unwrap()), expected);
+            assert_eq!(named_group(&key), None);
+        }
+        assert_eq!(named_group(b"k"), None);
     }
 
     #[test]

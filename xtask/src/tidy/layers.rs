@@ -45,14 +45,7 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("stele-load", &["stele-client", "stele-tls", "stele-types"]),
     (
         "stele-backup",
-        &[
-            "stele-client",
-            "stele-engine",
-            "stele-proto",
-            "stele-redis",
-            "stele-tls",
-            "stele-types",
-        ],
+        &["stele-client", "stele-engine", "stele-proto", "stele-redis", "stele-tls", "stele-types"],
     ),
     (
         "stele-cli",

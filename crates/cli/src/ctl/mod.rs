@@ -19,7 +19,9 @@ use crate::table::{self, Cell};
 use crate::terminal::print;
 use crate::{Outcome, runtime};
 pub(crate) use placement::Change;
-use rows::{known_stores, members, operators, region_line, regions, replicas, stores};
+use rows::{
+    known_stores, members, operators, oversized_line, region_line, regions, replicas, stores,
+};
 use std::time::Duration;
 use stele_client::Control;
 use stele_types::{Error, KeyRange, RegionId, Result, StoreId};
@@ -143,6 +145,11 @@ async fn one_region(control: &Control, id: RegionId, json: bool) -> Result<Outco
         print(&format!("{}\n", region_line(&row)));
     }
     let details = control.region_detail(&row.region).await?;
+    if let Some(group) = details.iter().find_map(|detail| detail.oversized_group.as_ref())
+        && !json
+    {
+        print(&format!("{}\n", oversized_line(group)));
+    }
     table::print(&replicas(&row, &details), json, "no replica responds")?;
     Ok(Outcome::Done)
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use stele_client::RegionRow;
 use stele_client::messages::{
-    Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, ReplicaDetail, StoreInfo,
-    StoreState,
+    Label, MembersResponse, OperatorInfo, OperatorState, RaftRole, RedisGroup, ReplicaDetail,
+    StoreInfo, StoreState,
 };
 use stele_types::size::{counted, format_bytes};
 use stele_types::{Peer, PeerRole, RegionKind, RegionPhase};
@@ -254,6 +254,27 @@ pub(crate) fn region_line(row: &RegionRow) -> String {
     )
 }
 
+/// States that a Redis key or tag is larger than a region may be, and what to do.
+pub(crate) fn oversized_line(group: &RedisGroup) -> String {
+    let (what, remedy) = match group.is_tag {
+        true => ("keys with the tag", "give some of these keys another tag"),
+        false => ("key", "divide it into several keys"),
+    };
+    format!(
+        "the pairs of the Redis {what} {} of database {} have about {}, more than region_bytes_max ({}): they stay \
+         together in this region; {remedy}, or raise region_bytes_max on all nodes",
+        group_name(group),
+        group.database,
+        format_bytes(group.approximate_bytes),
+        format_bytes(group.region_bytes_max),
+    )
+}
+
+fn group_name(group: &RedisGroup) -> String {
+    let text = printable(&group.text);
+    if group.is_tag { format!("{{{text}}}") } else { text }
+}
+
 pub(super) fn key(name: &'static str, key: &Bytes, none: &str) -> Cell {
     let mut text = if key.is_empty() { none.to_owned() } else { printable(key) };
     if text.chars().count() > KEY_CHARS_MAX {
@@ -272,11 +293,12 @@ fn key_value(key: &Bytes) -> Value {
 
 pub(crate) fn replicas(row: &RegionRow, details: &[ReplicaDetail]) -> Vec<Vec<Cell>> {
     let mut rows = Vec::new();
+    let has_oversized = details.iter().any(|detail| detail.oversized_group.is_some());
     for peer in &row.region.peers {
         let Some(detail) = details.iter().find(|detail| detail.peer_id == peer.id.0) else {
             continue;
         };
-        rows.push(vec![
+        let mut cells = vec![
             number("store", peer.store.0),
             number("peer", peer.id.0),
             words("role", role_name(detail.role, peer.role)),
@@ -288,7 +310,10 @@ pub(crate) fn replicas(row: &RegionRow, details: &[ReplicaDetail]) -> Vec<Vec<Ce
             bytes("size", detail.approximate_bytes),
             number("keys", detail.approximate_keys),
             words_as("asleep", if detail.hibernating { "yes" } else { "no" }, detail.hibernating),
-        ]);
+        ];
+        let oversized = detail.oversized_group.as_ref().map(group_name).unwrap_or_default();
+        cells.extend(has_oversized.then(|| words("oversized", oversized)));
+        rows.push(cells);
     }
     rows
 }
@@ -306,6 +331,7 @@ fn role_name(role: i32, peer: PeerRole) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use stele_types::{PeerId, Region, StoreId};
 
     #[test]
     fn a_store_is_named_after_three_reports_that_did_not_come() {
@@ -317,6 +343,46 @@ mod tests {
         assert_eq!(store(16_400, StoreState::Removed), "removed");
         let down = state_of(90_000, StoreState::Up, true);
         assert_eq!(down, "down, not heard for 90 s");
+    }
+
+    #[test]
+    fn a_redis_key_or_tag_that_is_larger_than_a_region_is_named_with_what_to_do() {
+        let group = |is_tag| RedisGroup {
+            database: 3,
+            text: Bytes::from_static(b"user:7"),
+            is_tag,
+            approximate_bytes: 3 << 30,
+            region_bytes_max: 1 << 30,
+        };
+        let (key, tag) = (oversized_line(&group(false)), oversized_line(&group(true)));
+        assert!(key.contains("Redis key user:7 of database 3 have about 3.0 GiB"), "{key}");
+        assert!(key.contains("(1.0 GiB)") && key.contains("divide it into several keys"), "{key}");
+        assert!(tag.contains("with the tag {user:7} of database 3"), "{tag}");
+        assert!(tag.contains("another tag, or raise region_bytes_max"), "{tag}");
+        let detail = |peer_id, oversized_group| ReplicaDetail {
+            peer_id,
+            oversized_group,
+            ..ReplicaDetail::default()
+        };
+        let peer = |id| Peer { id: PeerId(id), store: StoreId(id), role: PeerRole::Voter };
+        let region = Region { peers: vec![peer(1), peer(2)], ..Region::default() };
+        let row = RegionRow {
+            region,
+            leader_store: None,
+            down_peers: Vec::new(),
+            pending_peers: Vec::new(),
+            approximate_bytes: 0,
+            approximate_keys: 0,
+            report_age_ms: None,
+            is_hibernating: false,
+            operator: None,
+        };
+        let columns = |details: &[ReplicaDetail]| -> Vec<usize> {
+            replicas(&row, details).iter().map(Vec::len).collect()
+        };
+        let without = columns(&[detail(1, None), detail(2, None)]);
+        let with = columns(&[detail(1, None), detail(2, Some(group(true)))]);
+        assert_eq!(with, without.iter().map(|columns| columns + 1).collect::<Vec<_>>());
     }
 
     fn state_of(heartbeat_age_ms: i64, state: StoreState, down: bool) -> String {

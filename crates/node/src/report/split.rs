@@ -7,9 +7,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 use stele_replica::{NewRegion, RegionReport, Role};
 use stele_storage::{RangeSize, StorageEngine};
+use stele_types::redis_key::{self, NamedGroup};
 use stele_types::{
-    KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result, keyspace,
-    redis_key,
+    ColumnFamily, KeyRange, LogIndex, PeerId, Region, RegionId, RegionKind, RegionPhase, Result,
+    keyspace,
 };
 
 /// Divisor of the split size that gives the smallest part: a smaller part would be a region for
@@ -227,6 +228,39 @@ fn border_inside(region: &Region, key: Option<Bytes>) -> Result<Bytes, Obstacle>
         false => format!("region {id} holds fewer than two keys: nothing to split"),
     };
     Err(Obstacle { reason, is_final: !is_parted })
+}
+
+/// Redis key or tag of a region of which the pairs alone are larger than a region may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OversizedGroup {
+    /// The key or tag.
+    pub group: NamedGroup,
+    /// Estimated size of its pairs.
+    pub bytes: u64,
+}
+
+/// Returns the Redis key or tag of which the pairs in a region alone exceed `bytes_max`: no split makes the
+/// region that has them smaller. `None` while the region also has so many others that it is split between them.
+pub fn oversized_group(
+    engine: &impl StorageEngine,
+    region: &Region,
+    bytes_max: u64,
+) -> Result<Option<OversizedGroup>> {
+    if region.kind != RegionKind::Data {
+        return Ok(None);
+    }
+    let range = ColumnFamily::Redis.engine_range(&region.range);
+    if engine.range_size(&range)?.bytes <= bytes_max {
+        return Ok(None);
+    }
+    let middle = engine.split_key(&range)?.and_then(|key| keyspace::user_key(&key));
+    let Some(border) = middle.as_ref().and_then(|key| redis_key::group(key)) else {
+        return Ok(None);
+    };
+    let pairs = ColumnFamily::Redis.engine_range(&KeyRange::prefix(border));
+    let bytes = engine.range_size(&pairs)?.bytes;
+    let group = redis_key::named_group(border).filter(|_| bytes > bytes_max);
+    Ok(group.map(|group| OversizedGroup { group, bytes }))
 }
 
 /// Returns a key that leaves both sides enough to be a region.

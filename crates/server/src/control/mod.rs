@@ -151,6 +151,7 @@ macro_rules! control {
                 request: Request<RegionDetailRequest>,
             ) -> RpcResult<RegionDetailResponse> {
                 let request = request.into_inner();
+                let bytes_max = self.config.get().region_bytes_max;
                 let mut replicas = Vec::new();
                 for store in self.stores.all() {
                     if request.store_id != 0 && store.id().0 != request.store_id {
@@ -158,7 +159,7 @@ macro_rules! control {
                     }
                     let report = replica::report(&store, RegionId(request.region_id)).await;
                     if let Some(report) = report {
-                        replicas.push(replica::detail(&store, &report).await);
+                        replicas.push(replica::detail(&store, &report, bytes_max).await);
                     }
                 }
                 Ok(Response::new(RegionDetailResponse { replicas }))

@@ -1,7 +1,7 @@
 //! State and checksum of one replica.
 
 use crate::memory::{Charging, Exceeded, RequestMemory, next_page};
-use crate::node::size_of;
+use crate::node::{oversized_group, size_of};
 use crate::store::{Core, StoreHandle};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -129,17 +129,27 @@ impl PairSink for Sum {
     }
 }
 
-pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::ReplicaDetail {
+/// Returns the state of a replica. `bytes_max`: size above which the node splits regions.
+pub(super) async fn detail(
+    store: &StoreHandle,
+    report: &RegionReport,
+    bytes_max: u64,
+) -> wire::ReplicaDetail {
     let role = match report.role {
         Role::Leader => wire::RaftRole::Leader,
         Role::Candidate => wire::RaftRole::Candidate,
         Role::Follower => wire::RaftRole::Follower,
     };
     let reader = store.readers().get(report.region.id);
-    let (engine, ranges) = (store.engine().clone(), report.region.engine_ranges());
+    let (engine, region) = (store.engine().clone(), report.region.clone());
+    let leads = report.role == Role::Leader;
     // The device may hang, which must hold no thread of the runtime.
-    let size = tokio::task::spawn_blocking(move || size_of(&*engine, &ranges)).await;
-    let size = size.ok().and_then(Result::ok).unwrap_or_default();
+    let measured = tokio::task::spawn_blocking(move || -> Result<_> {
+        let size = size_of(&*engine, &region.engine_ranges())?;
+        let group = leads.then(|| oversized_group(&*engine, &region, bytes_max)).transpose()?;
+        Ok((size, group.flatten()))
+    });
+    let (size, group) = measured.await.ok().and_then(Result::ok).unwrap_or_default();
     wire::ReplicaDetail {
         store_id: store.id().0,
         region: report.region.encode(),
@@ -157,6 +167,13 @@ pub(super) async fn detail(store: &StoreHandle, report: &RegionReport) -> wire::
         approximate_bytes: size.bytes,
         approximate_keys: size.keys,
         last_term: store.engine().term(report.region.id, report.last).unwrap_or_default().0,
+        oversized_group: group.map(|it| wire::RedisGroup {
+            database: it.group.database.into(),
+            text: it.group.text,
+            is_tag: it.group.is_tag,
+            approximate_bytes: it.bytes,
+            region_bytes_max: bytes_max,
+        }),
         ..wire::ReplicaDetail::default()
     }
 }

@@ -29,6 +29,7 @@ pub(crate) use failure::HttpFailure;
 use crate::access::Rights;
 use crate::cluster_client::ClusterClient;
 use crate::memory::{Arrived, IsHeld, Piece, PlainBody, RequestMemory};
+use crate::port::Stats;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
@@ -60,6 +61,7 @@ pub(crate) struct HttpService(Arc<Shared>);
 struct Shared {
     client: Arc<ClusterClient>,
     clock: Arc<dyn Clock>,
+    stats: Arc<Stats>,
     /// The node is reached from its own machine alone.
     is_local: bool,
     watches: Arc<Semaphore>,
@@ -71,11 +73,12 @@ impl HttpService {
     /// Creates the service. `is_local` states that the node is reached from its own machine alone.
     pub(crate) fn new(
         client: Arc<ClusterClient>,
-        (clock, is_local): (Arc<dyn Clock>, bool),
+        (clock, stats): (Arc<dyn Clock>, Arc<Stats>),
+        is_local: bool,
         stop: signal::Receiver<bool>,
     ) -> Self {
         let watches = Arc::new(Semaphore::new(watch::WATCHES_MAX));
-        Self(Arc::new(Shared { client, clock, is_local, watches, stop }))
+        Self(Arc::new(Shared { client, clock, stats, is_local, watches, stop }))
     }
 
     pub(crate) fn routes(self) -> Router {
@@ -127,7 +130,11 @@ impl HttpService {
 }
 
 async fn serve(State(service): State<HttpService>, request: Request) -> Response {
-    service.answer(request).await.unwrap_or_else(IntoResponse::into_response)
+    let route = routes::find(request.uri().path()).map_or("other", |(route, _)| route.path);
+    let answered = service.answer(request).await;
+    let response = answered.unwrap_or_else(IntoResponse::into_response);
+    service.0.stats.edges.note_http(route, response.status().as_u16());
+    response
 }
 
 /// Returns the bounds of the body of a request at a path of this service.

@@ -25,8 +25,6 @@ use tower::Service;
 /// Memory of a request beside its headers and messages: its stream, its task and its answer's headers.
 const REQUEST_BYTES: u64 = 4 << 10;
 const ENCODING: &str = "grpc-encoding";
-/// Services of which the requests hold keys and values.
-const DATA: [&str; 2] = ["/tikvpb.Tikv/", "/stele.kv.v1.Kv/"];
 
 /// Services of one connection, within its memory.
 #[derive(Clone)]
@@ -78,12 +76,11 @@ where
         let is_admin = denied.is_none() && call == Some(CallClass::Admin);
         let recorded = is_admin.then(|| rights.admin_call(path)).flatten();
         let is_http_data = is_http_data(path);
-        let is_data = is_http_data || DATA.iter().any(|service| path.starts_with(service));
         let plain = match is_http_data {
             true => http::body_bounds(path, request.headers()),
             false => PlainBody::default(),
         };
-        let class = if is_data { Class::Data } else { Class::System };
+        let class = memory_class(call);
         let memory = RequestMemory::new(&self.connection, class);
         let arrived = Arrived::new(&self.connection, class, rights.usage());
         // Streams count their commands.
@@ -127,6 +124,19 @@ where
             let is_held = response.extensions_mut().remove::<IsHeld>().is_some();
             Ok(response.map(|body| AnswerBody::new(body, memory, held, is_held)))
         })
+    }
+}
+
+/// Returns the part of the memory that a call uses.
+///
+/// Invariant: calls of keys leave a part to placement and control, also those that a node makes for its clients, over
+/// the protocol of Redis too.
+/// Tests: `calls_of_keys_that_nodes_forward_use_the_memory_of_data`.
+fn memory_class(call: Option<CallClass>) -> Class {
+    match call {
+        // bug server.forwarded_calls_use_all_memory: `Some(CallClass::Data | CallClass::Forwarded)` is `Some(CallClass::Data)`
+        Some(CallClass::Data | CallClass::Forwarded) => Class::Data,
+        _ => Class::System,
     }
 }
 

@@ -87,10 +87,11 @@ impl Parts {
     pub(super) fn http(
         &self,
         client: Arc<ClusterClient>,
+        stats: Arc<Stats>,
         stop: watch::Receiver<bool>,
     ) -> HttpService {
         let is_local = self.access.reach() == Reach::Loopback;
-        HttpService::new(client, (self.clock.clone(), is_local), stop)
+        HttpService::new(client, (self.clock.clone(), stats), is_local, stop)
     }
 
     pub(super) fn serve_redis(

@@ -20,7 +20,7 @@ mod waiting;
 
 pub(crate) use open::{SPEED_OP_BYTES, lease_times};
 pub use ready::Ready;
-pub(crate) use stele_node::report::split::size_of;
+pub(crate) use stele_node::report::split::{oversized_group, size_of};
 
 use crate::access::Access;
 use crate::config::{Config, LiveConfig};
@@ -406,7 +406,7 @@ impl Parts {
             ..port::PortOptions::default()
         };
         let client = self.cluster_client(grpc.clone(), &options, &memory);
-        let http = self.http(client.clone(), stop).routes();
+        let http = self.http(client.clone(), stats.clone(), stop).routes();
         let routes = grpc.merge(http).merge(status).fallback(port::answer_unsupported);
         self.serve_redis((redis, client), (&options, &memory, &stats), stopping);
         let (transport, stopped) = (self.transport.clone(), stopping.subscribe());

@@ -1,5 +1,6 @@
 //! Observability: Prometheus metrics named after the stages of the write path, and the slow log.
 
+mod edges;
 mod exposition;
 mod http;
 mod latencies;
@@ -7,6 +8,7 @@ mod log;
 mod scrape;
 mod slow_log;
 
+pub use edges::EdgeCounts;
 pub use http::{Health, probes, routes};
 pub use log::{LogWriter, log_lines_lost};
 pub use scrape::counts;

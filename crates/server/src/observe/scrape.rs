@@ -37,6 +37,7 @@ impl Metrics {
         let network = [
             transport(&health.transport),
             port(&health.port),
+            edges(&health.port),
             tls(&health.access),
             audit(&health.access),
             memory(&health.memory),
@@ -120,6 +121,25 @@ fn port(stats: &port::Stats) -> Vec<Family> {
     vec![open, all]
 }
 
+fn edges(stats: &port::Stats) -> Vec<Family> {
+    let counts = &stats.edges;
+    let mut open = family("redis_connections_open", "gauge", "Connections of clients of Redis");
+    open.samples.push((String::new(), counts.redis_open() as f64));
+    let mut commands = family("redis_commands", "counter", "Requests of Redis, by command");
+    for (name, count) in counts.commands() {
+        commands.samples.push((format!("command=\"{name}\""), count as f64));
+    }
+    let mut errors = family("redis_errors", "counter", "Error replies of Redis, by first word");
+    for (word, count) in counts.errors() {
+        errors.samples.push((format!("error=\"{word}\""), count as f64));
+    }
+    let mut http = family("http_requests", "counter", "Answers over HTTP, by route and status");
+    for ((route, status), count) in counts.http() {
+        http.samples.push((format!("route=\"{route}\",status=\"{status}\""), count as f64));
+    }
+    vec![open, commands, errors, http]
+}
+
 fn followers(stores: &Stores) -> Vec<Family> {
     let mut streams = family("follow_streams", "gauge", "Streams that follow logs of regions");
     streams.samples.push((String::new(), stores.followers().streams() as f64));
@@ -142,15 +162,18 @@ fn sweeps(stores: &Stores) -> Vec<Family> {
     let mut keys = family("redis_swept_keys", "counter", "Expired Redis keys that were deleted");
     let help = "Deleted, replaced and expired collections of which members were deleted";
     let mut stamps = family("redis_swept_stamps", "counter", help);
+    let help = "Records of transactions over regions that were not decided within an hour, and were deleted";
+    let mut records = family("redis_swept_records", "counter", help);
     let help = "Seconds of a processor that the search for them took";
     let mut seconds = family("redis_sweep_seconds", "counter", help);
     for store in stores.all() {
         let (own, swept) = (format!("store=\"{}\"", store.id()), store.swept());
         keys.samples.push((own.clone(), swept.keys.load(Relaxed) as f64));
         stamps.samples.push((own.clone(), swept.stamps.load(Relaxed) as f64));
+        records.samples.push((own.clone(), swept.records.load(Relaxed) as f64));
         seconds.samples.push((own, swept.nanos.load(Relaxed) as f64 / 1e9));
     }
-    vec![keys, stamps, seconds]
+    vec![keys, stamps, records, seconds]
 }
 
 fn tls(access: &Access) -> Vec<Family> {

@@ -11,6 +11,7 @@ pub(crate) mod tests;
 use crate::access::{Access, Handshakes, Listener, Rights, Socket, plain, socket};
 use crate::http::HttpFailure;
 use crate::memory::{Accounted, ConnectionMemory, Limits, NodeMemory};
+use crate::observe::EdgeCounts;
 use crate::transport::{MAGIC, Transport};
 use axum::Router;
 use axum::extract::Request;
@@ -110,6 +111,8 @@ pub struct Stats {
     pub silent: AtomicU64,
     /// Failures of the listener itself, for example when file handles run out.
     pub failed: AtomicU64,
+    /// Requests of the protocols.
+    pub edges: EdgeCounts,
 }
 
 /// Serves the listeners until `stop` turns true, then waits for requests of clients in progress. The

@@ -1,6 +1,7 @@
 //! Task of one connection: requests are received, executed in order, and answered.
 
 use super::clients::Client;
+use super::encoded;
 use super::input::{Input, Received};
 use super::listener::RedisPort;
 use super::pipeline::{Charged, Gathered, Runner};
@@ -267,6 +268,8 @@ impl Connection {
     /// Appends encoded replies to the output, which is written when it is full.
     async fn put(&mut self, charged: Charged, is_heard: bool) -> io::Result<()> {
         let replies = &charged.replies;
+        encoded::error_words(replies)
+            .for_each(|word| self.state.redis.stats.edges.note_error(word));
         if !is_heard {
             return Ok(());
         }

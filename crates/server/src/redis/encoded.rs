@@ -38,6 +38,24 @@ pub(super) fn replies(encoded: &Bytes) -> Option<Vec<Bytes>> {
     Some(found)
 }
 
+/// Returns the first word of each error among replies that were encoded one after another, also of those in arrays.
+pub(super) fn error_words(encoded: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = encoded;
+    let each = std::iter::from_fn(move || {
+        let (kind, count, first) = header(rest)?;
+        let line = rest.get(..first)?;
+        let has_value = matches!(kind, b'$' | b'=') && !is_missing(rest);
+        let value_bytes = if has_value { count.saturating_add(CRLF_BYTES) } else { 0 };
+        rest = rest.get(first.saturating_add(value_bytes)..).unwrap_or_default();
+        Some((kind == b'-').then_some(line))
+    });
+    each.flatten().map(|line| {
+        let text = line.get(1..).unwrap_or_default();
+        let end = text.iter().position(|byte| matches!(byte, b' ' | b'\r'));
+        text.get(..end.unwrap_or(text.len())).unwrap_or_default()
+    })
+}
+
 /// Returns the bytes of the reply at the front.
 fn length(encoded: &[u8], depth: usize) -> Option<usize> {
     let (kind, count, header) = header(encoded)?;
@@ -127,6 +145,28 @@ mod tests {
         assert!(null(Protocol::Resp2) && null(Protocol::Resp3));
         assert!(!is_null(b"*0\r\n"));
         assert_eq!(elements(&Bytes::from_static(b"-ERR no\r\n")), None);
+    }
+
+    #[test]
+    fn errors_are_found_in_arrays_and_not_in_values() {
+        let value = Reply::Bulk(Bytes::from("a\r\n-NOT an error\r\n"));
+        let errors = vec![Reply::error("OOM no"), value.clone(), Reply::Null, Reply::error("ERR")];
+        for protocol in [Protocol::Resp2, Protocol::Resp3] {
+            let replies = [
+                Reply::OK,
+                value.clone(),
+                Reply::error("WRONGTYPE x"),
+                Reply::Array(errors.clone()),
+                Reply::Verbatim(Bytes::from("-")),
+                Reply::error("ERR last"),
+            ];
+            let together = replies.map(|reply| reply.encoded(protocol)).concat();
+            let words: Vec<&[u8]> = error_words(&together).collect();
+            assert_eq!(words, [&b"WRONGTYPE"[..], b"OOM", b"ERR", b"ERR"]);
+            for cut in 0..together.len() {
+                assert!(error_words(&together[..cut]).count() <= words.len(), "{cut}");
+            }
+        }
     }
 
     #[test]

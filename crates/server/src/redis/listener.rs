@@ -74,6 +74,7 @@ impl RedisPort {
             self.stats.refused.fetch_add(1, Relaxed);
             return;
         };
+        let _open = self.stats.edges.open_redis();
         let client = self.clients.add((peer, local), &rights);
         let connection =
             Connection::new(socket, rights, self.clone(), client.client().clone(), stop);

@@ -111,6 +111,7 @@ impl ConnectionState {
     fn checked(&self, words: Vec<Bytes>) -> Result<Request, Reply> {
         let request = Request::parse(self.database, words).map_err(|error| refused(&error))?;
         let spec = request.spec();
+        self.redis.stats.edges.note_command(spec);
         if let Some(error) = refusals::of_subcommand(&request) {
             return Err(error);
         }

@@ -49,6 +49,8 @@ pub(crate) struct SweepTotals {
     pub keys: AtomicU64,
     /// Stamps of which members were deleted.
     pub stamps: AtomicU64,
+    /// Records of transactions that were deleted.
+    pub records: AtomicU64,
     /// Nanoseconds of a processor, with an estimate of what the store's loop needed.
     pub nanos: AtomicU64,
 }
@@ -114,6 +116,7 @@ async fn execute(store: &StoreHandle, found: FoundSweep) -> StepOutcome {
             let counts = SweptCounts::decode(&answer).unwrap_or_default();
             store.swept().keys.fetch_add(counts.keys, Relaxed);
             store.swept().stamps.fetch_add(counts.stamps, Relaxed);
+            store.swept().records.fetch_add(counts.records, Relaxed);
             StepOutcome::Swept
         }
         // A later round finds again what is still there.

@@ -3,7 +3,7 @@
 use super::errors::Failure;
 use super::{TikvService, denial};
 use crate::access::{LiveRules, Principal, Rights, Rules};
-use crate::memory::{Accounted, ConnectionMemory, NodeMemory};
+use crate::memory::{Accounted, Class, ConnectionMemory, NodeMemory, RequestMemory};
 use crate::observe::{Metrics, SlowLog};
 use crate::port::PortOptions;
 use crate::redis::ScanCursors;
@@ -28,7 +28,7 @@ use stele_proto::stele::kv::v1::{
 use stele_proto::tikvpb::BatchCommandsRequest;
 use stele_proto::tikvpb::batch_commands_request::Request as Command;
 use stele_proto::tikvpb::batch_commands_request::request::Cmd;
-use stele_tls::{ClientName, ClusterName, Identity};
+use stele_tls::{ClientName, ClusterName, Identity, NodeName};
 use stele_types::ClusterId;
 use tower::Service;
 
@@ -64,7 +64,16 @@ fn rights(rules: &Arc<LiveRules>) -> Rights {
 
 /// Returns all that the answer to a call holds, as text.
 async fn answer(rights: &Rights, path: &str, message: &[u8]) -> String {
-    let memory = ConnectionMemory::new(&NodeMemory::new(64 << 20), 1 << 16);
+    answer_within(&NodeMemory::new(64 << 20), rights, path, message).await
+}
+
+async fn answer_within(
+    node: &Arc<NodeMemory>,
+    rights: &Rights,
+    path: &str,
+    message: &[u8],
+) -> String {
+    let memory = ConnectionMemory::new(node, 1 << 16);
     let (routes, limits) = (service().routes(), PortOptions::default().body);
     let mut layer = Accounted::new(routes, memory, limits, rights.clone());
     let mut body = BytesMut::new();
@@ -312,6 +321,36 @@ async fn an_identity_at_ten_times_its_limit_leaves_a_quiet_one_alone() {
     }
     assert_eq!(executed + busy, 100);
     assert!((10..=25).contains(&executed), "{executed} at once and within a second");
+}
+
+#[tokio::test]
+async fn calls_of_keys_that_nodes_forward_use_the_memory_of_data() {
+    let live = rules(BOTH);
+    let cluster = ClusterName::new("prod").unwrap();
+    let node = Identity::Node { cluster, node: NodeName::new("n1").unwrap() };
+    let node = Rights::new(Principal::Known(node), live);
+    let memory = NodeMemory::new(64 << 20);
+    // Requests of other connections use what data may: less is left than a call needs.
+    let mut held = Vec::new();
+    for bytes in [1 << 20, 1 << 10] {
+        loop {
+            let connection = ConnectionMemory::new(&memory, 1 << 16);
+            let request = RequestMemory::new(&connection, Class::Data);
+            if request.charge(bytes).is_err() {
+                break;
+            }
+            held.push(request);
+        }
+    }
+    let system = ConnectionMemory::new(&memory, 1 << 16);
+    RequestMemory::new(&system, Class::System).charge(1 << 20).unwrap();
+    for path in ["/stele.redis.v1.Redis/Run", "/stele.redis.v1.Redis/Step"] {
+        let text = answer_within(&memory, &node, path, &[]).await;
+        assert!(text.contains("other requests use the memory"), "{path}: {text}");
+    }
+    drop(held);
+    let text = answer_within(&memory, &node, "/stele.redis.v1.Redis/Run", &[]).await;
+    assert!(!text.contains("other requests use the memory"), "{text}");
 }
 
 #[test]

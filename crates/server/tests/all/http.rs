@@ -1,7 +1,7 @@
 //! Keys and values over HTTP, against whole nodes.
 
 use crate::common::http::{Answer, Ask};
-use crate::common::{LIMIT, config, get, start, until};
+use crate::common::{LIMIT, config, free_addresses, get, start, until};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -10,6 +10,8 @@ use stele_client::{Client, Options};
 use stele_server::config::Config;
 use stele_server::node::Node;
 use stele_types::redis_key;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::sleep;
 
 struct Served {
@@ -516,4 +518,43 @@ async fn pages_of_other_sites_and_names_of_other_hosts_are_refused() {
     assert_eq!(preflight.status, 403);
     assert!(!preflight.headers.iter().any(|(name, _)| name.starts_with("access-control")));
     served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_and_redis_commands_are_counted_in_the_metrics() {
+    let dir = tempfile::tempdir().unwrap();
+    let redis_listen = free_addresses(1).remove(0);
+    let config = config(&[dir.path().join("a")], &[]);
+    let node = start(Config { redis_listen: redis_listen.clone(), ..config }).await;
+    let address = node.ready.address.clone();
+    until(&address, "/readyz", |status, _| status == 200).await;
+    for (method, target) in [
+        ("PUT", "/v1/kv/a"),
+        ("GET", "/v1/kv/a"),
+        ("GET", "/v1/kv/b"),
+        ("GET", "/v1/kv"),
+        ("PATCH", "/v1/batch"),
+    ] {
+        Ask::new(&address, method, target).send().await;
+    }
+    let mut stream = TcpStream::connect(&redis_listen).await.unwrap();
+    stream.write_all(b"SET a 1\r\nHGET a f\r\nQUIT\r\n").await.unwrap();
+    let mut replies = String::new();
+    stream.read_to_string(&mut replies).await.unwrap();
+    assert!(replies.starts_with("+OK\r\n-WRONGTYPE "), "{replies}");
+    let (_, body) = get(&address, "/metrics").await;
+    for line in [
+        "stele_http_requests_total{route=\"/v1/kv/{key}\",status=\"204\"} 1",
+        "stele_http_requests_total{route=\"/v1/kv/{key}\",status=\"200\"} 1",
+        "stele_http_requests_total{route=\"/v1/kv/{key}\",status=\"404\"} 1",
+        "stele_http_requests_total{route=\"/v1/kv\",status=\"200\"} 1",
+        "stele_http_requests_total{route=\"/v1/batch\",status=\"405\"} 1",
+        "stele_redis_commands_total{command=\"hget\"} 1",
+        "stele_redis_commands_total{command=\"set\"} 1",
+        "stele_redis_errors_total{error=\"WRONGTYPE\"} 1",
+        "stele_redis_connections_open ",
+    ] {
+        assert!(body.contains(line), "{line}: {body}");
+    }
+    node.stop().await;
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use stele_client::redis_messages::{Command, RunRequest, RunResponse, WatchedName};
 use stele_client::{Client, Options, PutPair, ScanOptions};
+use stele_server::config::Config;
 use stele_server::node::Node;
 use stele_types::{ColumnFamily, Error, KeyRange, RegionId, redis_key};
 
@@ -14,7 +15,13 @@ struct Served {
 }
 
 async fn served(dir: &tempfile::TempDir) -> Served {
-    let node = start(config(&[dir.path().join("a")], &[])).await;
+    served_with(dir, |_| {}).await
+}
+
+async fn served_with(dir: &tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Served {
+    let mut config = config(&[dir.path().join("a")], &[]);
+    change(&mut config);
+    let node = start(config).await;
     let addresses = [node.ready.address.clone()];
     let options = Options { timeout: LIMIT, ..Options::default() };
     let client = Client::connect_with(&addresses, options).await.unwrap();
@@ -217,5 +224,32 @@ async fn collections_that_are_replaced_again_and_again_keep_their_members() {
         |line: &str| line.starts_with("stele_redis_swept_stamps_total") && !line.ends_with(" 0");
     let is_swept = |body: &str| body.lines().any(swept);
     until(&served.node.ready.address, "/metrics", |_, body| is_swept(body)).await;
+    served.node.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_tag_larger_than_a_region_is_named_in_the_details_of_its_region() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served_with(&dir, |config| config.region_bytes_max = 1 << 20).await;
+    let control = served.client.control();
+    let oversized = async || {
+        let row = control.region_of(user_key("{t}0")).await.unwrap();
+        let details = control.region_detail(&row.region).await.unwrap();
+        details.into_iter().find_map(|detail| detail.oversized_group)
+    };
+    let value = "v".repeat(100_000);
+    let set = async |number: u32| {
+        let line = format!("SET {{t}}{number} {value}");
+        assert_eq!(served.replies("{t}0", &[&line]).await, "+OK\r\n");
+    };
+    set(0).await;
+    assert_eq!(oversized().await, None);
+    for number in 1..16 {
+        set(number).await;
+    }
+    let found = oversized().await.unwrap();
+    assert_eq!((found.database, &found.text[..], found.is_tag), (0, &b"t"[..], true));
+    assert!(found.approximate_bytes > 1_400_000, "{found:?}");
+    assert_eq!(found.region_bytes_max, 1 << 20);
     served.node.stop().await;
 }

@@ -203,3 +203,20 @@ async fn arguments_are_any_bytes() {
     let replies = client.replies(2).await;
     assert_eq!((&replies[0][..], &replies[1][..6]), ("+OK\r\n", "$256\r\n"));
 }
+
+#[tokio::test]
+async fn commands_connections_and_errors_are_counted() {
+    let server = Server::start().await;
+    let mut client = server.connect().await;
+    client
+        .ask_all(&["SET a 1", "GET a", "get a", "HGET a f", "NOSUCH x", "MULTI", "HGET a f"])
+        .await;
+    client.ask("EXEC").await;
+    let counts = &server.redis.stats.edges;
+    assert_eq!(counts.redis_open(), 1);
+    assert_eq!(counts.commands(), [("exec", 1), ("get", 2), ("hget", 2), ("multi", 1), ("set", 1)]);
+    // That of an element of the answer to EXEC, too.
+    assert_eq!(counts.errors(), [("ERR", 1), ("WRONGTYPE", 2)]);
+    drop(client);
+    super::until("the connection ends", || counts.redis_open() == 0).await;
+}
