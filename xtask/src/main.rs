@@ -136,14 +136,8 @@ fn run(arguments: &[String]) -> Result<()> {
             tools::require(tools::FOR_S3)?;
             s3::run(&workspace)
         }
-        "redis-suites" => {
-            tools::require(tools::FOR_REDIS_SUITES)?;
-            redis_suites::run(&workspace, flags)
-        }
-        "redis-compare" => {
-            tools::require(tools::FOR_REDIS_COMPARE)?;
-            redis_compare::run(&workspace, flags)
-        }
+        "redis-suites" => redis_suites::run(&workspace, flags),
+        "redis-compare" => redis_compare::run(&workspace, flags),
         "guard" => {
             let bless = flags.switch("--bless");
             flags.end()?;

@@ -5,6 +5,7 @@ mod suites;
 
 use crate::programs::{self, STELE};
 use crate::redis_node::RedisServer;
+use crate::tools;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use outcomes::{Outcomes, Skips};
@@ -14,6 +15,7 @@ use xtask::flags::Flags;
 /// Runs the suites, or those that `--only` names, and prints what each of their tests came to. Fails if a
 /// test fails that the list of skips does not name. With `--address` they run on a server that is running.
 pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    tools::require(tools::FOR_REDIS_SUITES)?;
     let (only, address) = (flags.value("--only")?, flags.value("--address")?);
     let is_short = flags.switch("--short");
     flags.end()?;
