@@ -5,7 +5,7 @@
 
 use crate::process::{Ended, run_limited, run_shown};
 use crate::programs::{self, STELE};
-use crate::tools::PYTHON;
+use crate::tools::{self, PYTHON};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -24,6 +24,7 @@ const EXAMPLES: &str = "20";
 
 /// Runs schemathesis on a node, or with `--address` on one that is running. `--seed` repeats a run.
 pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    tools::require(tools::FOR_HTTP_SCHEMA)?;
     let (address, seed) = (flags.value("--address")?, flags.value("--seed")?);
     flags.end()?;
     let sources = workspace.root.join("cluster-tests/http");

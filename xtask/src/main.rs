@@ -142,15 +142,9 @@ fn run(arguments: &[String]) -> Result<()> {
             tools::require(tools::FOR_S3)?;
             s3::run(&workspace)
         }
-        "redis-compare" => {
-            tools::require(tools::FOR_REDIS_COMPARE)?;
-            redis_compare::run(&workspace, flags)
-        }
-        "http-schema" => {
-            tools::require(tools::FOR_HTTP_SCHEMA)?;
-            http_schema::run(&workspace, flags)
-        }
+        "http-schema" => http_schema::run(&workspace, flags),
         "redis-suites" => redis_suites::run(&workspace, flags),
+        "redis-compare" => redis_compare::run(&workspace, flags),
         "redis-clients" => redis_clients::run(&workspace, flags),
         "guard" => {
             let bless = flags.switch("--bless");

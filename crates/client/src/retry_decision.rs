@@ -137,6 +137,7 @@ pub(crate) fn text(error: &errorpb::Error) -> String {
         (true, None) => "the store gave no reason".to_owned(),
         (true, Some(detail)) => detail.to_owned(),
         (false, None) => error.message.clone(),
+        (false, Some(detail)) if error.message.contains(detail) => error.message.clone(),
         (false, Some(detail)) => format!("{}: {detail}", error.message),
     }
 }
@@ -219,6 +220,18 @@ mod tests {
         let mut broken = shed();
         broken.set_source(std::sync::Arc::new(std::io::Error::other("connection lost")));
         assert!(matches!(decided(broken, MaybeSent), (Step::NextNode, true)));
+    }
+
+    #[test]
+    fn no_text_is_stated_twice() {
+        let unknown = "the write may or may not have taken effect".to_owned();
+        let result = errorpb::UndeterminedResult { message: unknown.clone() };
+        let mut error = errorpb::Error { undetermined_result: Some(result), ..Default::default() };
+        assert_eq!(text(&error), unknown);
+        error.message = format!("undetermined: {unknown}");
+        assert_eq!(text(&error), error.message);
+        error.message = "region 7".to_owned();
+        assert_eq!(text(&error), format!("region 7: {unknown}"));
     }
 
     #[test]

