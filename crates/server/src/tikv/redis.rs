@@ -50,8 +50,9 @@ async fn change(
     // The requests, and the command that is made of them.
     charge(memory, 2 * commands.bytes(), target.header.region)?;
     let mut members = Members::new();
-    for _ in 0..TRIES {
-        let program = commands.program(members)?;
+    // A command may need a collection only after the one before it was executed: each try gets one further.
+    for _ in 0..TRIES + commands.requests.len() {
+        let program = commands.program(members.clone())?;
         let (answer, stages) = decided(target, program, memory).await?;
         memory.charge_anyway(answer.len() as u64);
         match ProgramAnswer::decode(answer) {
@@ -61,7 +62,11 @@ async fn change(
             Some(ProgramAnswer::Meets(met)) => return Ok((meets(&met), stages)),
             Some(ProgramAnswer::NeedsMembers(needs)) => {
                 let view = view(target).await?;
-                members = read_members(target, &view, needs, memory).await?;
+                // Invariant: a try has the collections of all tries before it: one command may need a collection
+                // only because another one had its own.
+                // Test: `a_collection_is_needed_only_after_another_one_was_renamed`.
+                // bug server.redis_collections_forgotten: members.clear();
+                members.append(&mut read_members(target, &view, needs, memory).await?);
             }
             None => return Err(Failure::Final("the answer of a program is damaged".to_owned())),
         }

@@ -97,6 +97,18 @@ async fn commands_of_one_region_are_executed_in_order_as_one_change() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_collection_is_needed_only_after_another_one_was_renamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let served = served(&dir).await;
+    let replies = served.replies("a", &["SADD a x", "HSET b f v", "SADD c y", "SADD d z"]).await;
+    assert_eq!(replies, ":1\r\n:1\r\n:1\r\n:1\r\n");
+    // Each name is free only after the command before it.
+    let chain = ["RENAME a e", "RENAMENX b a", "RENAMENX c b", "RENAMENX d c", "HGET a f"];
+    let replies = served.replies("a", &chain).await;
+    assert_eq!(replies, "+OK\r\n:1\r\n:1\r\n:1\r\n$1\r\nv\r\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_is_executed_only_if_no_watched_name_has_changed() {
     let dir = tempfile::tempdir().unwrap();
     let served = served(&dir).await;
