@@ -133,11 +133,9 @@ where
 /// the protocol of Redis too.
 /// Tests: `calls_of_keys_that_nodes_forward_use_the_memory_of_data`.
 fn memory_class(call: Option<CallClass>) -> Class {
-    match call {
-        // bug server.forwarded_calls_use_all_memory: `Some(CallClass::Data | CallClass::Forwarded)` is `Some(CallClass::Data)`
-        Some(CallClass::Data | CallClass::Forwarded) => Class::Data,
-        _ => Class::System,
-    }
+    let is_of_keys = matches!(call, Some(CallClass::Data | CallClass::Forwarded));
+    // bug server.forwarded_calls_use_all_memory: let is_of_keys = call == Some(CallClass::Data);
+    if is_of_keys { Class::Data } else { Class::System }
 }
 
 /// Returns the answer to a request of which the body is not read: it is compressed in an unknown way, or has no
