@@ -5,6 +5,7 @@
 pub(crate) mod expiry;
 pub(crate) mod hashes;
 pub(crate) mod keys;
+mod locks;
 pub(crate) mod numbers;
 mod options;
 pub(crate) mod scripts;
