@@ -40,7 +40,7 @@ impl RedisCommands {
             _ => ["SADD".to_owned(), format!("set:{name}"), format!("member:{field}")],
         };
         let words = words.into_iter().filter(|word| !word.is_empty()).map(Bytes::from);
-        words.chain((at % 2 == 0).then(value)).collect()
+        words.chain(at.is_multiple_of(2).then(value)).collect()
     }
 }
 
