@@ -71,7 +71,7 @@ const fn beside(name: &'static str, tools: &'static [Tool], run: Run) -> Step {
 const TESTS: &str = "tests";
 
 /// Those that run beside each other and follow each other start in this order, the longest first.
-const STEPS: [Step; 23] = [
+const STEPS: [Step; 22] = [
     beside("lints", &[], |w, _| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
@@ -95,7 +95,6 @@ const STEPS: [Step; 23] = [
     }),
     step("guard", tools::FOR_GUARD, |w, _| guard::run(w, false)),
     step("clusters", tools::FOR_CLUSTERS, |w, _| cluster::alone(w)),
-    beside("redis suites", tools::FOR_SHORT_SUITES, |w, _| redis_suites::run_short(w)),
     beside("benches", &[], |w, _| benches(w)),
     beside("fuzz", &[], |w, _| {
         fuzz::run(w, &fuzz::Options { seconds: FUZZ_SECONDS, ..Default::default() })

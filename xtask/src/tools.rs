@@ -40,9 +40,7 @@ pub(crate) const FOR_S3: &[Tool] = &[
     tool("sha256sum", "--version", "apt-get install coreutils"),
 ];
 const INTERPRETER: Tool = tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv");
-/// Tools of the short form of the tests of other projects for Redis.
-pub(crate) const FOR_SHORT_SUITES: &[Tool] = &[GO, INTERPRETER];
-/// Tools that download and run all of them.
+/// Tools that download and run the tests of other projects for Redis.
 pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
     GO,
     INTERPRETER,
