@@ -5,10 +5,7 @@ use crate::programs::{self, LAB, SIMULATION};
 use crate::soak::Seeds;
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
-use crate::{
-    cluster, demo, dependencies, docs, fuzz, guard, histories, mutants, redis_suites, soak, spec,
-    tidy,
-};
+use crate::{cluster, demo, dependencies, docs, fuzz, guard, histories, mutants, soak, spec, tidy};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
