@@ -88,7 +88,8 @@ A node answers on its port:
   stores that serve, and those that do not, with what to do.
 - `/metrics`: statistics for Prometheus, in its text format 0.0.4, or as OpenMetrics 1.0.0 if `Accept` prefers it. `stele_task_failures_total` counts failures of background
   tasks. `stele_log_lines_lost_total` counts log lines that could not be written, for example to a
-  full disk: the node goes on without them.
+  full disk: the node goes on without them. Of the protocols it has `stele_redis_connections_open`, `stele_redis_commands_total` by command,
+  `stele_redis_errors_total` by the first word of the error, and `stele_http_requests_total` by route and status of what is below `/v1/`.
 - `/status`: the tick of the cluster and statistics of each store, as JSON.
 
 All other paths are answered with 404.
