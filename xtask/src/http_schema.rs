@@ -3,16 +3,16 @@
 //! A status or header that the description lacks, a body of another shape, an accepted request that the
 //! description forbids, a refused one that it allows, or a failure of the server ends it.
 
-use crate::process::{Ended, run_limited, run_shown};
+use crate::local_server::LocalServer;
+use crate::process::{Ended, run_limited};
 use crate::programs::{self, STELE};
-use crate::tools::{self, PYTHON};
+use crate::tools::{self, python_environment};
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, ensure};
-use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 use xtask::flags::Flags;
@@ -30,14 +30,15 @@ pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     let sources = workspace.root.join("cluster-tests/http");
     let work = workspace.target.join("http-schema");
     std::fs::create_dir_all(&work)?;
-    let schemathesis = schemathesis(&sources, &work)?;
+    let requirements = sources.join("requirements.txt");
+    let python = python_environment(&work.join("python"), Some(&requirements))?;
     let node = match &address {
         Some(_) => None,
-        None => Some(Node::start(&programs::build(workspace, STELE, false)?, &work)?),
+        None => Some(start(&programs::build(workspace, STELE, false)?, &work)?),
     };
     let address = node.as_ref().map(|node| node.address.clone()).or(address);
     let address = address.context("a node has an address")?;
-    let mut command = Command::new(schemathesis);
+    let mut command = Command::new(python.with_file_name("schemathesis"));
     command.arg("--config-file").arg(sources.join("schemathesis.toml"));
     command.args(["run", &format!("http://{address}/v1/openapi.json")]);
     // It has no end.
@@ -47,70 +48,24 @@ pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     command.args(seed.iter().flat_map(|seed| ["--seed", seed])).current_dir(&work);
     let (ended, printed) = run_limited(&mut command, RUN_LIMIT)?;
     print!("{printed}");
-    let log = || node.as_ref().map_or(String::new(), Node::log);
+    let log = || node.as_ref().map_or(String::new(), LocalServer::log);
     ensure!(ended == Ended::Exited(true), "schemathesis: {ended:?}; the node printed {}", log());
     Ok(())
 }
 
-/// Installs schemathesis, and returns its program.
-fn schemathesis(sources: &Path, work: &Path) -> Result<PathBuf> {
-    let python = work.join("python/bin/python");
-    if !python.is_file() {
-        let mut create = Command::new(PYTHON);
-        run_shown(create.args(["-m", "venv"]).arg(work.join("python")))?;
+/// Starts a node, and waits until it executes requests.
+fn start(stele: &Path, work: &Path) -> Result<LocalServer> {
+    let node = LocalServer::start(work, 0, |data, address| {
+        let mut command = Command::new(stele);
+        command.args(["server", "--listen", address, "--store"]).arg(data.join("store"));
+        command
+    })?;
+    let started = Instant::now();
+    while !is_ready(&node.address) {
+        ensure!(started.elapsed() < STARTED_WITHIN, "the node is not ready: {}", node.log());
+        thread::sleep(Duration::from_millis(50));
     }
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    run_shown(install.arg("--requirement").arg(sources.join("requirements.txt")))?;
-    Ok(work.join("python/bin/schemathesis"))
-}
-
-/// A node, killed on drop.
-struct Node {
-    process: Child,
-    log: PathBuf,
-    address: String,
-    _data: tempfile::TempDir,
-}
-
-impl Node {
-    fn start(stele: &Path, work: &Path) -> Result<Self> {
-        let data = tempfile::tempdir_in(work)?;
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let log = data.path().join("log");
-        let file = File::create(&log)?;
-        let process = Command::new(stele)
-            .args(["server", "--listen", &address, "--store"])
-            .arg(data.path().join("store"))
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file)
-            .spawn()
-            .context("starting a node")?;
-        let mut node = Self { process, log, address, _data: data };
-        let started = Instant::now();
-        while !is_ready(&node.address) {
-            ensure!(node.process.try_wait()?.is_none(), "the node has ended: {}", node.log());
-            ensure!(started.elapsed() < STARTED_WITHIN, "the node is not ready: {}", node.log());
-            thread::sleep(Duration::from_millis(50));
-        }
-        Ok(node)
-    }
-
-    /// Returns the end of what the node printed.
-    fn log(&self) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().collect();
-        lines[lines.len().saturating_sub(10)..].join("\n")
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        // The process may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+    Ok(node)
 }
 
 /// Returns whether every region of a node has a leader.

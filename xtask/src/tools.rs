@@ -1,6 +1,8 @@
 //! Programs that checks need besides Rust, and what installs each.
 
+use crate::process::run_shown;
 use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Version of Python for which the wheel of TiKV's client is built.
@@ -39,6 +41,20 @@ pub(crate) const FOR_S3: &[Tool] = &[
     tool("mvn", "--version", "apt-get install maven"),
     tool("sha256sum", "--version", "apt-get install coreutils"),
 ];
+/// Returns the interpreter of an environment of Python in a folder, with the packages of a file of requirements.
+pub(crate) fn python_environment(folder: &Path, requirements: Option<&Path>) -> Result<PathBuf> {
+    let python = folder.join("bin/python");
+    if !python.is_file() {
+        run_shown(Command::new(PYTHON).args(["-m", "venv"]).arg(folder))?;
+    }
+    if let Some(requirements) = requirements {
+        let mut install = Command::new(&python);
+        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
+        run_shown(install.arg("--requirement").arg(requirements))?;
+    }
+    Ok(python)
+}
+
 const INTERPRETER: Tool = tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv");
 /// Tools that download and run the tests of other projects for Redis.
 pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[

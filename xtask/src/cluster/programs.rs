@@ -2,7 +2,7 @@
 
 use crate::process::run_shown;
 use crate::programs::{HARNESS, build};
-use crate::tools::{self, PYTHON};
+use crate::tools::{self, python_environment};
 use crate::workspace::{Workspace, cargo};
 use anyhow::{Context, Result};
 use std::ffi::OsString;
@@ -35,13 +35,12 @@ impl Programs {
         let sources = workspace.root.join("cluster-tests");
         let built = workspace.target.join("cluster-tests");
         std::fs::create_dir_all(&built)?;
-        let python = built.join("python/bin/python");
         Ok(Self {
             harness,
             porcupine: build_go(&sources, &built, "porcupine")?,
             ycsb: build_go(&sources, &built, "ycsb")?,
             tikv_rust: build_tikv_rust(&sources, &built)?,
-            python: build_python(&sources, &built, python)?,
+            python: build_python(&sources, &built)?,
             python_script: sources.join("python/compatibility.py"),
             python_answers: sources.join("python/answers.py"),
             python_round: sources.join("python/round.py"),
@@ -106,14 +105,7 @@ fn java_paths(sources: &Path, built: &Path) -> Result<PathBuf> {
     Ok(paths)
 }
 
-fn build_python(sources: &Path, built: &Path, python: PathBuf) -> Result<PathBuf> {
-    if !python.is_file() {
-        let place = built.join("python");
-        run_shown(Command::new(PYTHON).args(["-m", "venv"]).arg(&place))?;
-    }
+fn build_python(sources: &Path, built: &Path) -> Result<PathBuf> {
     let requirements = sources.join("python/requirements.txt");
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    run_shown(install.arg("--requirement").arg(requirements))?;
-    Ok(python)
+    python_environment(&built.join("python"), Some(&requirements))
 }

@@ -1,11 +1,11 @@
 //! Three nodes with Redis listeners, of which one at a time is killed.
 
-use crate::servers::ctl_within;
+use crate::servers::{ctl_within, free_address};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -51,7 +51,11 @@ impl Cluster {
         let data = tempfile::tempdir_in(work)?;
         let mut cluster = Self { stele: stele.to_owned(), nodes: Vec::new(), tick_ms, data };
         for _ in 0..NODES {
-            cluster.nodes.push(Node { listen: free()?, redis: free()?, process: None });
+            cluster.nodes.push(Node {
+                listen: free_address()?,
+                redis: free_address()?,
+                process: None,
+            });
         }
         for at in 0..NODES {
             cluster.start_node(at)?;
@@ -199,8 +203,4 @@ impl Drop for Cluster {
             let _ = process.wait();
         }
     }
-}
-
-fn free() -> Result<String> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }

@@ -3,7 +3,7 @@
 use crate::process::{Ended, run_limited};
 use crate::tools::{
     FOR_REDIS_CLIENTS_GO, FOR_REDIS_CLIENTS_JAVA, FOR_REDIS_CLIENTS_NODE, FOR_REDIS_CLIENTS_PYTHON,
-    PYTHON, Tool,
+    Tool, python_environment,
 };
 use crate::workspace::cargo;
 use anyhow::{Context, Result, ensure};
@@ -32,13 +32,8 @@ pub(super) const FOLDERS: [Folder; 5] = [
 ];
 
 fn python(sources: &Path, built: &Path) -> Result<Vec<OsString>> {
-    let python = built.join("python/bin/python");
-    if !python.is_file() {
-        done(Command::new(PYTHON).args(["-m", "venv"]).arg(built.join("python")))?;
-    }
-    let mut install = Command::new(&python);
-    install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-    done(install.arg("--requirement").arg(sources.join("requirements.txt")))?;
+    let requirements = sources.join("requirements.txt");
+    let python = python_environment(&built.join("python"), Some(&requirements))?;
     // `-B`: the sources stay as they are.
     Ok(vec![python.into(), "-B".into(), sources.join("main.py").into()])
 }

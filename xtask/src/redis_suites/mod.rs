@@ -3,8 +3,8 @@
 mod outcomes;
 mod suites;
 
+use crate::local_server::LocalServer;
 use crate::programs::{self, STELE};
-use crate::redis_node::RedisServer;
 use crate::tools;
 use crate::workspace::Workspace;
 use anyhow::{Context, Result, bail, ensure};
@@ -33,7 +33,7 @@ pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
         let text = match &address {
             Some(address) => (suite.run)(&place, address, is_short)?,
             None => {
-                let server = RedisServer::node(&stele, &work, suite.port)?;
+                let server = LocalServer::redis_node(&stele, &work, suite.port)?;
                 let run = (suite.run)(&place, &server.address, is_short);
                 run.with_context(|| format!("{}: the node printed {}", suite.name, server.log()))?
             }

@@ -1,7 +1,7 @@
 //! The suites: where each comes from, and how it is run.
 
-use crate::process::{Ended, run_limited, run_shown};
-use crate::tools::PYTHON;
+use crate::process::{Ended, run_limited};
+use crate::tools::python_environment;
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -241,22 +241,8 @@ fn pytest(place: &Place, source: &Path, words: &[&str], env: &[(&str, &str)]) ->
 
 /// Returns the interpreter with what the suites in Python need.
 fn python(place: &Place) -> Result<PathBuf> {
-    let python = place.work.join("python/bin/python");
-    if !python.is_file() {
-        let mut create = Command::new(PYTHON);
-        run_shown(create.args(["-m", "venv"]).arg(place.work.join("python")))?;
-    }
-    let mut install = Command::new(&python);
-    install.args([
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--requirement",
-    ]);
-    run_shown(install.arg(place.sources.join("requirements.txt")))?;
-    Ok(python)
+    let requirements = place.sources.join("requirements.txt");
+    python_environment(&place.work.join("python"), Some(&requirements))
 }
 
 /// Returns the folder of a source distribution, which has the tests.

@@ -208,7 +208,8 @@ impl Drop for Group {
     }
 }
 
-fn free_address() -> Result<String> {
+/// Returns an address of this machine that no server has.
+pub fn free_address() -> Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }
 

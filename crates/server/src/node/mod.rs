@@ -60,6 +60,7 @@ use stele_storage::StateMachine;
 use stele_types::{Clock, ClusterId, Error, Result, StoreId, StoreIdent, TickMillis};
 use stele_vfs::SystemClock;
 use tokio::sync::{oneshot, watch};
+use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
 /// Largest Raft entry of a batch that is not atomic; a larger batch becomes several entries.
@@ -67,6 +68,9 @@ const BATCH_ENTRY_BYTES_MAX: usize = 8 << 20;
 
 /// Time between two looks at the files of TLS.
 const FILES_INTERVAL: Duration = Duration::from_secs(5);
+/// Time in which the last tasks leave the stores of a node that stops.
+const UNUSED_WITHIN: Duration = Duration::from_secs(2);
+const UNUSED_POLL: Duration = Duration::from_millis(1);
 
 /// Most stores of one node, as the placement group allows.
 const STORES_MAX: u64 = 256;
@@ -236,6 +240,7 @@ impl Node {
         self.transport.shutdown().await;
         self.router.stop_snapshots();
         let (stores, access) = (self.stores.clone(), self.reload.access.clone());
+        let engines: Vec<_> = stores.all().iter().map(|it| Arc::downgrade(it.engine())).collect();
         let stopped = tokio::task::spawn_blocking(move || {
             access.audit().flush();
             // Recovering stores first: one may be opening.
@@ -248,8 +253,16 @@ impl Node {
         });
         // The task fails only by a panic, which has ended the process.
         let _ = stopped.await;
-        // Other tasks hold the list: a store left in it would keep its directory locked.
+        // Other tasks hold the list: a store left in it would keep its directory locked. So would one that a task has
+        // taken from it, for the moment in which it works with it.
         self.stores.clear();
+        let unused = async {
+            while engines.iter().any(|engine| engine.strong_count() > 0) {
+                sleep(UNUSED_POLL).await;
+            }
+        };
+        // A directory that is in use for longer is free when the process ends.
+        let _ = timeout(UNUSED_WITHIN, unused).await;
     }
 }
 
@@ -459,7 +472,7 @@ impl Parts {
             loop {
                 tokio::select! {
                     () = heartbeat::stopped(&mut stopping) => return,
-                    () = tokio::time::sleep(FILES_INTERVAL) => {}
+                    () = sleep(FILES_INTERVAL) => {}
                 }
                 let (access, config) = (access.clone(), config.get());
                 // Fails only by a panic, which has been logged, or when the node stops.

@@ -558,3 +558,20 @@ async fn answers_and_redis_commands_are_counted_in_the_metrics() {
     }
     node.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_makes_no_connection_to_itself_for_its_clients() {
+    let served = Served::start().await;
+    let accepted = async || -> u64 {
+        let (_, body) = get(&served.address, "/metrics").await;
+        let prefix = "stele_connections_total{outcome=\"accepted\"} ";
+        let count = body.lines().find_map(|line| line.strip_prefix(prefix));
+        count.unwrap_or_else(|| panic!("{body}")).parse().unwrap()
+    };
+    let before = accepted().await;
+    served.put("/v1/kv/a", b"v").await;
+    assert_eq!(served.get("/v1/kv/a").await.status, 200);
+    // Those of the two calls, and of the last look.
+    assert_eq!(accepted().await - before, 3);
+    served.node.stop().await;
+}

@@ -1,4 +1,4 @@
-//! Node with a Redis listener, for tests and comparisons with other programs.
+//! Server on this machine for one command: a node, or the server of another project.
 
 use anyhow::{Context, Result, ensure};
 use std::fs::File;
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 const STARTED_WITHIN: Duration = Duration::from_secs(60);
 
-/// Server of the Redis protocol, killed on drop.
-pub(crate) struct RedisServer {
+/// Process that serves one address, killed on drop.
+pub(crate) struct LocalServer {
     process: Child,
     log: PathBuf,
     /// Address of clients.
@@ -19,9 +19,9 @@ pub(crate) struct RedisServer {
     _data: tempfile::TempDir,
 }
 
-impl RedisServer {
+impl LocalServer {
     /// Starts a node of which the Redis listener has this port, or any if it is 0.
-    pub(crate) fn node(stele: &Path, work: &Path, port: u16) -> Result<Self> {
+    pub(crate) fn redis_node(stele: &Path, work: &Path, port: u16) -> Result<Self> {
         let own = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         Self::start(work, port, |data, address| {
             let mut command = Command::new(stele);
@@ -65,7 +65,7 @@ impl RedisServer {
     }
 }
 
-impl Drop for RedisServer {
+impl Drop for LocalServer {
     fn drop(&mut self) {
         // The process may have ended already.
         let _ = self.process.kill();
