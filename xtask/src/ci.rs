@@ -5,7 +5,10 @@ use crate::programs::{self, LAB, SIMULATION};
 use crate::soak::Seeds;
 use crate::tools::{self, Tool};
 use crate::workspace::{Workspace, cargo};
-use crate::{cluster, demo, dependencies, docs, fuzz, guard, histories, mutants, soak, spec, tidy};
+use crate::{
+    cluster, demo, dependencies, docs, fuzz, guard, histories, mutants, redis_suites, soak, spec,
+    tidy,
+};
 use anyhow::{Result, bail};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -68,7 +71,7 @@ const fn beside(name: &'static str, tools: &'static [Tool], run: Run) -> Step {
 const TESTS: &str = "tests";
 
 /// Those that run beside each other and follow each other start in this order, the longest first.
-const STEPS: [Step; 22] = [
+const STEPS: [Step; 23] = [
     beside("lints", &[], |w, _| {
         let lint = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
         run_cargo(w, &lint)
@@ -91,6 +94,7 @@ const STEPS: [Step; 22] = [
         spec::run(w, &spec::Options { recent: true, ..spec::Options::default() })
     }),
     step("guard", tools::FOR_GUARD, |w, _| guard::run(w, false)),
+    step("redis suites", tools::FOR_SHORT_SUITES, |w, _| redis_suites::run_short(w)),
     step("clusters", tools::FOR_CLUSTERS, |w, _| cluster::alone(w)),
     beside("benches", &[], |w, _| benches(w)),
     beside("fuzz", &[], |w, _| {

@@ -56,7 +56,9 @@ pub(crate) fn python_environment(folder: &Path, requirements: Option<&Path>) -> 
 }
 
 const INTERPRETER: Tool = tool(PYTHON, "--version", "apt-get install python3.11 python3.11-venv");
-/// Tools that download and run the tests of other projects for Redis.
+/// Tools of the short form of the tests of other projects for Redis.
+pub(crate) const FOR_SHORT_SUITES: &[Tool] = &[GO, INTERPRETER];
+/// Tools that download and run all of them.
 pub(crate) const FOR_REDIS_SUITES: &[Tool] = &[
     GO,
     INTERPRETER,

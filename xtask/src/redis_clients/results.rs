@@ -39,7 +39,7 @@ const LEADER_KILLED: &str = "leader killed";
 pub(super) fn parse(printed: &str) -> Result<(Vec<CheckResult>, String)> {
     let (mut results, mut others) = (Vec::new(), String::new());
     for line in printed.lines() {
-        if line.starts_with("{\"client\"") {
+        if line.starts_with('{') {
             results.push(serde_json::from_str(line).with_context(|| line.to_owned())?);
         } else {
             others.push_str(line);
@@ -123,7 +123,7 @@ mod tests {
 
     fn result(client: &str, check: &str, outcome: &str, text: &str) -> String {
         format!(
-            r#"{{"client":"{client}","version":"1","kind":"client","check":"{check}","outcome":"{outcome}","text":"{text}"}}"#
+            r#"{{"check":"{check}","client":"{client}","version":"1","kind":"client","outcome":"{outcome}","text":"{text}"}}"#
         )
     }
 

@@ -19,18 +19,32 @@ pub(crate) fn run(workspace: &Workspace, mut flags: Flags) -> Result<()> {
     let (only, address) = (flags.value("--only")?, flags.value("--address")?);
     let is_short = flags.switch("--short");
     flags.end()?;
+    run_suites(workspace, only.as_deref(), address.as_deref(), is_short)
+}
+
+/// Runs the short form of the suites, which needs no package of the system.
+pub(crate) fn run_short(workspace: &Workspace) -> Result<()> {
+    run_suites(workspace, None, None, true)
+}
+
+fn run_suites(
+    workspace: &Workspace,
+    only: Option<&str>,
+    address: Option<&str>,
+    is_short: bool,
+) -> Result<()> {
     let work = workspace.target.join("redis-suites");
     std::fs::create_dir_all(&work)?;
     let skips = Skips::load(&workspace.root.join("cluster-tests/redis/skips.toml"))?;
     let stele = programs::build(workspace, STELE, false)?;
     let mut all = Vec::new();
-    let is_chosen = |suite: &&Suite| match &only {
+    let is_chosen = |suite: &&Suite| match only {
         Some(name) => suite.name == name,
         None => suite.is_in_short || !is_short,
     };
     for suite in SUITES.iter().filter(is_chosen) {
         let place = Place { sources: &workspace.root.join("cluster-tests/redis"), work: &work };
-        let text = match &address {
+        let text = match address {
             Some(address) => (suite.run)(&place, address, is_short)?,
             None => {
                 let server = LocalServer::redis_node(&stele, &work, suite.port)?;
